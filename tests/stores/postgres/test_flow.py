@@ -197,7 +197,7 @@ async def test_many_gates_behind_one_key(url):
             held = (await store.exchange([decide(record, Succeeded()) for record in held], asked)).claimed
             assert len(held) == min(20, 600 - done)
         assert await claim(store, 20, limited=True) == []
-        assert rows_of(url, "limit_gates", "limit_slots", "limit_news", "limit_room") == [0] * 4
+        assert rows_of(url, "limit_gates", "limit_slots", "limit_notices", "limit_free_keys") == [0] * 4
 
 
 async def test_blocked_jobs_cost_a_claim_nothing(url):
@@ -222,7 +222,7 @@ async def test_lost_word_about_limits_is_mended_by_upkeep(url):
         held = await claim(store, 9, limited=True)
         assert len(held) == 2
         await store.apply([decide(record, Succeeded()) for record in held])
-        run(url, "delete from SCHEMA.limit_news")  # as if an older version had ended them
+        run(url, "delete from SCHEMA.limit_notices")  # as if an older version had ended them
         assert await claim(store, 9, limited=True) == []
         run(url, "delete from SCHEMA.limit_gates")
         clock.advance(60)

@@ -54,7 +54,7 @@ async def pause_all(store, jobs):
 def in_lines(url):
     """How many jobs a claim along lines can read."""
     with psycopg.connect(url.partition("?")[0]) as raw:
-        ready = f"SELECT count(*) FROM {schema_of(url)}.waiting WHERE state = 'ready' AND held_up IS NOT TRUE"
+        ready = f"SELECT count(*) FROM {schema_of(url)}.waiting WHERE state = 'ready' AND in_paused_queue IS NOT TRUE"
         return raw.execute(ready).fetchone()[0]
 
 
@@ -78,7 +78,7 @@ async def test_who_resumes_a_queue_waits_for_a_claim_that_marks_its_jobs(own_url
         await pause_all(store, paused)
         schema = schema_of(own_url)
         with psycopg.connect(own_url.partition("?")[0]) as other:
-            assert other.execute(f"SELECT {schema}.hold_up(true, 20000)").fetchone() == (False,)
+            assert other.execute(f"SELECT {schema}.mark_paused_jobs(true, 20000)").fetchone() == (False,)
             resuming = asyncio.ensure_future(store.pause("paused 7", False))
             waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
             with psycopg.connect(own_url.partition("?")[0], autocommit=True) as observer:

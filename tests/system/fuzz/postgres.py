@@ -20,7 +20,7 @@ BY_JOB = ("jobs", "waiting", "holds", "outcomes")
 OWNERS = {  # the job that a row belongs to
     **dict.fromkeys(BY_JOB, "id"),
     "edges": "child",
-    "shelf": "job",
+    "kv": "job",
     "unresolved": "coalesce(child, parent)",
     "log": "job",
     "kept_keys": "job",
@@ -58,7 +58,7 @@ ORDER BY c.relname, a.attnum
 class PostgresTarget(Target):
     at_once = 250
     short_lived = frozenset(
-        ("holds", "unresolved", "limit_news", "limit_slots", "limit_room", "limit_gates", "limit_starts", "workers")
+        ("holds", "unresolved", "limit_notices", "limit_slots", "limit_free_keys", "limit_gates", "limit_starts", "workers")
     )
     left_alone = {"meta": "test_ledger.py spoils it: without a readable version nobody opens the schema"}
 
@@ -76,15 +76,15 @@ class PostgresTarget(Target):
         for table, column, kind in self._asked(COLUMNS, [self._schema]):
             if table in self.left_alone:
                 continue
-            shelves: list[str | None] = [None]
-            if (table, column) == ("shelf", "text"):  # each kind is read by other code
-                shelves = [
-                    shelf for (shelf,) in self._asked(f"SELECT DISTINCT kind FROM {self._schema}.shelf ORDER BY 1")
+            kinds: list[str | None] = [None]
+            if (table, column) == ("kv", "text"):  # each kind is read by other code
+                kinds = [
+                    name for (name,) in self._asked(f"SELECT DISTINCT kind FROM {self._schema}.kv ORDER BY 1")
                 ]
             found += [
-                self._mutation(table, column, kind, *value, shelf)
+                self._mutation(table, column, kind, *value, kv_kind)
                 for value in VALUES[kind].items()
-                for shelf in shelves
+                for kv_kind in kinds
             ]
         return found
 
@@ -95,7 +95,7 @@ class PostgresTarget(Target):
                 self._raw.execute(statement.replace("?", "%s").encode(), (text,))
         # what a claimer hears that has no time to open the gates
         self._raw.execute(
-            f"INSERT INTO {self._schema}.limit_room SELECT DISTINCT closed_by FROM {self._schema}.limit_gates "  # type: ignore[arg-type]
+            f"INSERT INTO {self._schema}.limit_free_keys SELECT DISTINCT closed_by FROM {self._schema}.limit_gates "  # type: ignore[arg-type]
             "WHERE closed_by IS NOT NULL AND opens_at IS NULL LIMIT 5 ON CONFLICT DO NOTHING"
         )
         if not self._asked(f"SELECT count(*) FROM {self._schema}.unreadable")[0][0]:
@@ -111,14 +111,14 @@ class PostgresTarget(Target):
     def _asked(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
         return self._raw.execute(statement, values or None).fetchall()  # type: ignore[arg-type]
 
-    def _mutation(self, table: str, column: str, kind: str, name: str, value: object, shelf: str | None) -> Mutation:
-        """`shelf`: only rows of this kind."""
+    def _mutation(self, table: str, column: str, kind: str, name: str, value: object, kv_kind: str | None) -> Mutation:
+        """`kv_kind`: only rows of this kind."""
         where = f"{self._schema}.{table}"
         place = crc32(f"{table} {column} {name}".encode())
         of_job = table in BY_JOB
 
         def write(job: str) -> str | None:
-            at, owner = self._row(table, place, job, shelf)
+            at, owner = self._row(table, place, job, kv_kind)
             given = "convert_from(%s, 'UTF8')" if isinstance(value, bytes) else "%s"
             statement = f"UPDATE {where} SET {column} = {given}::{kind} WHERE (tableoid, ctid) = ({at})"
             try:
@@ -127,16 +127,16 @@ class PostgresTarget(Target):
                 raise Refused(str(refused)) from None
             return owner
 
-        return Mutation(f"{table}.{column}{f' of {shelf}' if shelf else ''}", name, write, of_job=of_job)
+        return Mutation(f"{table}.{column}{f' of {kv_kind}' if kv_kind else ''}", name, write, of_job=of_job)
 
-    def _row(self, table: str, place: int, job: str, shelf: str | None) -> tuple[str, str | None]:
+    def _row(self, table: str, place: int, job: str, kv_kind: str | None) -> tuple[str, str | None]:
         """Where a row stands, and the job that it belongs to."""
         owner = f"({OWNERS[table]})::text" if table in OWNERS else "NULL"
         asked = f"SELECT tableoid || ', ''' || ctid || '''', {owner} FROM {self._schema}.{table}"
         if table in BY_JOB:
             rows = self._asked(f"{asked} WHERE id = %s", [job])
         else:
-            of_kind = "" if shelf is None else f" WHERE kind = '{shelf}'"
+            of_kind = "" if kv_kind is None else f" WHERE kind = '{kv_kind}'"
             count = f"(SELECT greatest(1, count(*)) FROM {self._schema}.{table}{of_kind})"
             rows = self._asked(f"{asked}{of_kind} OFFSET mod({place}, {count}) LIMIT 1")
         if not rows:

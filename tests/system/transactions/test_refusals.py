@@ -247,7 +247,7 @@ async def test_a_role_without_privileges(app, task, dsn):
                 assert connection.execute("select 1").fetchone() == (1,)
                 schema = f'"{schema_of(app)}"'
                 admin.execute(f"grant usage on schema {schema} to {role}".encode())
-                named = ("jobs", "waiting", "held_keys", "kept_keys", "edges", "unresolved", "limit_news")
+                named = ("jobs", "waiting", "held_keys", "kept_keys", "edges", "unresolved", "limit_notices")
                 tables = ", ".join(f"{schema}.{table}" for table in named)
                 admin.execute(f"grant select, insert on {tables} to {role}".encode())
                 admin.execute(f"grant select on {schema}.queues to {role}".encode())

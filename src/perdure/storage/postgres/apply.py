@@ -218,9 +218,9 @@ class Apply:
             statements.append(self._freed(work))
         if work.unresolved:
             statements.append((self._sql["unresolved"], {"ids": array(sorted(work.unresolved))}))
-        return [*statements, *self.limit_news(work.parked, work.given_up)]
+        return [*statements, *self.note_limits(work.parked, work.given_up)]
 
-    def limit_news(self, parked: Iterable[Record], given_up: Sequence[Record]) -> list[Statement]:
+    def note_limits(self, parked: Iterable[Record], given_up: Sequence[Record]) -> list[Statement]:
         """Word for claimers of limited jobs: who waits from now on, and which holds are over."""
         lanes = {lane_of(record) for record in parked}
         statements: list[Statement] = []

@@ -83,7 +83,7 @@ class PostgresIdentity(DatabaseIdentity):
     def _forbidden(self, told: str) -> StoreError:
         return StoreError(
             f"the role of connection= may not put jobs on record ({told}): it needs USAGE on the schema {self.schema}, "
-            "SELECT and INSERT on its tables jobs, waiting, held_keys, kept_keys, edges, unresolved and limit_news, and "
+            "SELECT and INSERT on its tables jobs, waiting, held_keys, kept_keys, edges, unresolved and limit_notices, and "
             "SELECT on its table queues"
         )
 

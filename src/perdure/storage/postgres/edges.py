@@ -208,7 +208,7 @@ class Edges:
     async def place(self, connection: Connection, limit: int, effects: Effects, now: int | None) -> int:
         """Give jobs of fair queues the shares that they have not yet, in a transaction of their own."""
         async with connection.transaction():
-            rows = await (await connection.execute(self._sql["unplaced"], {"limit": limit})).fetchall()
+            rows = await (await connection.execute(self._sql["unranked"], {"limit": limit})).fetchall()
             if not rows:
                 return 0
             ids = {"ids": array(sorted(child for _, child in rows))}

@@ -9,7 +9,7 @@ die in between, and claims of limited jobs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,7 +18,7 @@ import msgspec
 from perdure.core.lifecycle import Change
 from perdure.core.record import Record
 from perdure.errors import StoreError
-from perdure.storage.contract import ACCEPTED, CHUNK, Claim, ExchangeResult, Started, Verdict
+from perdure.storage.contract import ACCEPTED, CHUNK, Claim, ExchangeResult, Started, Verdict, Want
 
 from .apply import Apply, Effects, are_short_successes
 from .claim import Claims, read_outlook
@@ -251,6 +251,9 @@ class Exchanges:
             taken = await self._claim_limited(claim, said.taken)
         else:
             taken = _with(said.taken, place, passed)
+            if passed.short:
+                rest = msgspec.structs.replace(claim.wants[place], limit=claim.wants[place].limit - len(passed.claimed))
+                taken = await self._claim_by_gates(claim, {place: rest}, taken)
         return _answer(verdicts, taken, unresolved=unresolved)
 
     async def _verdicts_on(
@@ -291,21 +294,36 @@ class Exchanges:
         return again
 
     async def _claim_limited(self, claim: Claim, taken: ClaimedBatch) -> ClaimedBatch:
+        wants = {place: want for place, want in enumerate(claim.wants) if want.limited}
+        if len(wants) == 1:
+            ((place, want),) = wants.items()
+            passed = await self._pass_alone(claim, want)
+            if passed is not None and passed.claimed is not None:
+                taken = _with(taken, place, passed)
+                if not passed.short:
+                    return taken
+                wants = {place: msgspec.structs.replace(want, limit=want.limit - len(passed.claimed))}
+        return await self._claim_by_gates(claim, wants, taken)
+
+    async def _pass_alone(self, claim: Claim, want: Want) -> Passed | None:
+        if not self._passing.is_simple(want):
+            return None
+        return await self._server().run_limited(
+            lambda connection: self._passing.claim(connection, claim, want, self._now())
+        )
+
+    async def _claim_by_gates(self, claim: Claim, wants: Mapping[int, Want], taken: ClaimedBatch) -> ClaimedBatch:
+        """Claim limited jobs by the general path, beside those that were claimed already."""
+
         async def run(connection: Connection) -> ClaimedBatch:
             claimed, due, suspects = dict(taken.claimed), taken.next_due, taken.suspects
-            wants = {place: want for place, want in enumerate(claim.wants) if want.limited}
-            if len(wants) == 1:
-                ((place, want),) = wants.items()
-                if self._passing.is_simple(want):
-                    passed = await self._passing.claim(connection, claim, want, self._now())
-                    if passed.claimed is not None:
-                        return _with(taken, place, passed)
             prospects = await self._limits.prospects(connection, list(wants.values()), self._now())
             if not any(any(prospect) for prospect in prospects):
                 return taken
             async with connection.transaction():
                 for (place, want), prospect in zip(wants.items(), prospects, strict=True):
-                    claimed[place] = await self._limits.claim(connection, claim, want, prospect, self._now())
+                    found = await self._limits.claim(connection, claim, want, prospect, self._now())
+                    claimed[place] = [*taken.claimed.get(place, ()), *found]
                 for want in wants.values():
                     opening = await self._limits.opening(connection, want, self._now())
                     due = min((each for each in (due, opening) if each is not None), default=None)

@@ -22,7 +22,8 @@ from .queries import load
 from .records import COLUMNS, array, claimed_of, digest, numbers
 from .server import Connection, Statement, pipeline
 
-LOOK = 128  # gates that are looked at together
+LOOK = 128  # gates that are read together at most
+BEST = 16  # gates that are read for a small claim
 NEWS = 1_000  # that are heard together
 INVOLVED = 1.0  # seconds after which the simple way is tried again
 _SHARED = ("wanted", "can_run", "claimed_columns", "usual_columns", "in_common", "few", "many", "saying_nothing")
@@ -40,6 +41,7 @@ class Passed(NamedTuple):
     accepted: list[str] | None = None
     followed: bool = False
     limited: Sequence[str] = ()
+    short: bool = False  # gates that were not read may have more jobs
 
 
 class LimitedClaimStatement:
@@ -85,43 +87,46 @@ class LimitedClaimStatement:
     ) -> Passed:
         """Say that so many jobs succeeded and claim limited ones."""
         marks = self._marks.of(want, monotonic())
-        values = {**wanted(want), **claimer(claim, want.limit), **marked(marks), **bounds(now)}
+        values = {**wanted(want), **claimer(claim, want.limit), **marked(marks), **bounds(now), "best": gates_for(want.limit)}
         first = self._pass[told > 0, "few" if max(told, self._came) < MANY else "many"]
         rows, row = await _passed(connection, [(first, {**successes, **values, "told": told})])
         last = row
-        if row.unread:
-            read = self._reading(dict(zip(row.unread, row.limits or (), strict=True)))
+        if row.unparsed:
             again = (self._pass[False, "few"], {**values, "told": 0})
-            rows, last = await _passed(connection, [(self._sql["turn"], {}), read, again])
+            rows, last = await _passed(connection, [*await self._parse_limits(connection, want), again])
         answer = Passed(None, False, last.suspects, row.accepted, row.followed, row.gave_up or ())
         if row.withheld:
             return answer
         if last.simple is False:
-            self._involved_until = monotonic() + (0.0 if last.unread else INVOLVED)
+            self._involved_until = monotonic() + (0.0 if last.unparsed else INVOLVED)
             return answer
         claimed = claimed_of(rows, self._doubtful)
         self._came = len(claimed)
         self._marks.note(want, claimed, last.took or 0.0, from_start=marks is None)
         missed = marks is not None and len(claimed) < want.limit and self._marks.of(want, monotonic()) is None
-        return answer._replace(claimed=claimed, more=missed or bool(last.more))
+        short = bool(last.bounded) and len(claimed) < want.limit
+        return answer._replace(claimed=claimed, more=missed or bool(last.more), short=short)
 
-    def _reading(self, unread: Mapping[int, str]) -> Statement:
+    async def _parse_limits(self, connection: Connection, want: Want) -> list[Statement]:
+        """Parse the limits of the best gates that nobody has parsed yet; returns the statements that note it."""
+        cursor = await connection.execute(self._sql["unparsed"], {**wanted(want), "look": LOOK})
+        unparsed: dict[str, str] = dict(await cursor.fetchall())
         values = {
-            "numbers": numbers(unread),
-            "mosts": numbers(_most(limits) for limits in unread.values()),
-            "keys": array(_simple_key(limits) or "NULL" for limits in unread.values()),
+            "gates": array(unparsed),
+            "mosts": numbers(_most(limits) for limits in unparsed.values()),
+            "keys": array(_simple_key(limits) or "NULL" for limits in unparsed.values()),
         }
-        return self._sql["read"], values
+        return [(self._sql["turn"], {}), (self._sql["note_parsed"], values)]
 
 
 class _Told(NamedTuple):
-    """The last row of `pass`. `unread`: the numbers of lanes whose limits nobody has read yet."""
+    """The last row of `pass`. `unparsed`: there are gates whose limits nobody has parsed yet. `bounded`: there may be more gates."""
 
     simple: bool | None
     more: bool | None
     suspects: bool
-    unread: list[int] | None
-    limits: list[str] | None
+    unparsed: bool
+    bounded: bool | None
     took: float | None
     accepted: list[str] | None
     withheld: bool
@@ -136,6 +141,11 @@ async def _passed(connection: Connection, statements: Sequence[Statement]) -> tu
 
 def _moved(schema: str, usually: str) -> str:
     return load("claim", schema, slot="{slot_of_lane}", usually=usually)["moved"]
+
+
+def gates_for(limit: int) -> int:
+    """How many of the best gates to read for so many jobs."""
+    return max(BEST, min(LOOK, 2 * limit))
 
 
 def bounds(now: int | None) -> dict[str, Any]:

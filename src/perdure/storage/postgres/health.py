@@ -29,7 +29,7 @@ _THIN = (
     "queues",
     "workers",
     "unresolved",
-    "limit_news",
+    "limit_notices",
     "limit_slots",
     "limit_starts",
 )

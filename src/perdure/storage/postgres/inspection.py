@@ -102,11 +102,11 @@ TABLES = (
         {"max_depth": None, "on_full": "reject", "drop_below": None, "weights": None},
     ),
     Table("workers", ("id",), {"started_at": _count, "seen_at": _soon, "running": _count, "about": _json_object}),
-    Table("shelf", ("kind", "name"), {"version": _count, "due_at": _soon}, {"version": 1, "due_at": 0}),
+    Table("kv", ("kind", "name"), {"version": _count, "due_at": _soon}, {"version": 1, "due_at": 0}),
     Table("kept_keys", ("key", "starts"), {"starts": _number, "ends": _number}),
     Table(
         "limit_gates",
-        ("number",),
+        ("gate", "queue", "task", "route"),
         {"limits": _limits, "gate": _any, "key": _any, "most": _count, "closed_at": _soon, "opens_at": _soon},
         kept=False,
         whole=_other_limits,

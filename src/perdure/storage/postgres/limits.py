@@ -1,25 +1,26 @@
-"""Claiming jobs under limits, which are parked while they are ready.
+"""Claims jobs under limits, which are parked while they are ready.
 
-Claimers of limited jobs take turns (one advisory lock, held until they commit), so that what they count stays true. Nobody
-else waits for them or writes what they keep: whoever parks a job or gives up a hold of a limited one leaves word in a
-table that is only added to (`limit_news`), in the same transaction, and the next claimer hears it.
+Claimers of limited jobs take turns (one advisory lock, held until they commit), so that their counts stay exact. Whoever parks
+a job or releases a hold under a limit does not wait for them: it inserts a row into `limit_notices`, in its own transaction,
+and the next claimer reads it.
 
-**Gates.** Parked jobs stand in lanes of gate (their very limits), queue, task and routing key. A claimer looks at open gates
-alone, and closes those that let nobody through: by the key that is used up, or until the instant at which a rate lets the
-next one start. So jobs that cannot start cost nothing, however many they are. A key of which a hold was given up may have
-room (`limit_room`) until a gate is found closed by it again: meanwhile the gates that it closed are opened, those that have
-been closed for longest first.
+**Gates.** Parked jobs wait in lanes of gate (the same limits), queue, task and routing key. Each gate records the claim order
+of its best job, or an earlier one (its head). A claim reads only the best open gates by their heads, so it costs the same
+however many gates there are. It lets a job start only if no gate that it did not read can have a better one, and then moves the
+heads of the gates that it read. It closes gates that let nobody through: by the key that is used up, or until the instant at
+which a rate allows the next start. A key of which a hold was released may have free slots (`limit_free_keys`) until a gate is
+found closed by it again: meanwhile claims reopen its gates, those first that have been closed for longest.
 
-**Slots.** What runs under a key is counted: holds, each with its key, and for jobs with several keys a row for each,
-written with the claim and removed when the word of the hold's end is heard. **Starts** are rows too, as long as they count.
+**Slots.** What runs under a key is counted: the holds, each with its key, and a row per key for jobs with several keys,
+inserted by the claim and deleted when the notice of the hold's end is read. **Starts** are rows too, as long as they count.
 
-**Two ways.** Gates of one key without a rate are the most common by far: where there are no others the whole turn is one
-statement (`passing.py`). Everything else is decided here.
+Gates of one key without a rate are the most common by far. Where there are no others, one statement does the whole turn
+(`fast_limits.py`). Everything else is decided here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from perdure.core.record import Record
@@ -38,23 +39,50 @@ from perdure.storage.rules.limits import (
 )
 
 from .claim import FEW, claimer, wanted
-from .fast_limits import LOOK, NEWS, bounds
+from .fast_limits import LOOK, NEWS, bounds, gates_for
 from .queries import load
-from .records import array, claimed_of, digest, numbers, slot_of
+from .records import array, claimed_of, digest, names, numbers, slot_of
 from .server import Connection, Statement, pipeline
 
-ROUNDS = 8  # looks and hearings of one claim: the others wait for their turn meanwhile
-LONG = 10_000_000  # microseconds after which upkeep has a closed gate looked at again
+ROUNDS = 8  # reads of gates or notices in one claim: other claimers wait for their turn meanwhile
+LONG = 10_000_000  # microseconds after which upkeep reopens a closed gate
+BEHIND_ALL = (1 << 31) - 1, (1 << 63) - 1, "ffffffff-ffff-ffff-ffff-ffffffffffff"  # the head of a gate that nobody can claim from
+
+
+class OpenGate(NamedTuple):
+    """A lane as it was read: its row, its recorded head, and its best jobs that can run."""
+
+    place: str | None
+    limits: str
+    head: ClaimOrder
+    jobs: list[ClaimOrder]
 
 
 class Lanes(NamedTuple):
-    """What a claimer sees of its gates: the time, the best jobs by limits, lanes without one, and how far it looked."""
+    """The best open gates at an instant. `bound`: the last head, if there may be gates behind it."""
 
     now: int
-    gates: dict[str, list[ClaimOrder]]
-    empty: list[int]
-    last: int
-    full: bool
+    gates: list[OpenGate]
+    bound: ClaimOrder | None
+
+    def candidates(self) -> dict[str, list[ClaimOrder]]:
+        """The jobs that no gate behind these can precede, by limits."""
+        by_limits: dict[str, list[ClaimOrder]] = {}
+        for gate in self.gates:
+            jobs = [job for job in gate.jobs if self.bound is None or job <= self.bound]
+            if gate.jobs:
+                by_limits.setdefault(gate.limits, []).extend(jobs)
+        return {limits: sorted(jobs) for limits, jobs in by_limits.items()}
+
+    def empty(self) -> list[str]:
+        return [gate.place for gate in self.gates if not gate.jobs and gate.place is not None]
+
+    def moved_heads(self, claimed: Collection[str]) -> list[tuple[str, ClaimOrder]]:
+        """Where the heads are once these jobs are claimed, as far as they are elsewhere. Only gates behind the bound need to know."""
+        if self.bound is None:
+            return []
+        first = [(gate, next((job for job in gate.jobs if job[2] not in claimed), None)) for gate in self.gates]
+        return [(gate.place, job) for gate, job in first if gate.place and job is not None and job != gate.head]
 
 
 class Prospect(NamedTuple):
@@ -73,8 +101,7 @@ class Limits:
         claims = load("claim", schema, slot="{slot_given}", usually=FEW)
         parts = {name: claims[name] for name in ("wanted", "can_run", "claimed")}
         self._sql = load("limits", schema, **parts)
-        self._behind = 0  # so that all get their turn where there are more gates than are looked at together
-        self._unseen = False  # the last claim left open gates for the next one to look at, or jobs that may start
+        self._unseen = False  # the last claim left open gates unread, or jobs that may start
 
     async def prospects(self, connection: Connection, wants: Sequence[Want], now: int | None) -> list[Prospect]:
         """What there is to claim, or to wait for. Asked first, because there mostly is nothing."""
@@ -91,14 +118,14 @@ class Limits:
 
     async def _claim(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> list[Record]:
         claimed: list[Record] = []
-        more = await self._hear(connection, now)
+        more = await self._read_notices(connection, now)
         for _ in range(ROUNDS):
             claimed += await self._claim_open(connection, claim, want, want.limit - len(claimed), now)
             if len(claimed) >= want.limit:
                 return claimed
             if more:
-                more = await self._hear(connection, now)
-            elif not await self._open(connection, now):
+                more = await self._read_notices(connection, now)
+            elif not await self._reopen(connection, now):
                 return claimed
         self._unseen = True
         return claimed
@@ -106,44 +133,44 @@ class Limits:
     async def _claim_open(
         self, connection: Connection, claim: Claim, want: Want, limit: int, now: int | None
     ) -> list[Record]:
-        """Claim what the open gates let through, looking at so many together until it is enough."""
+        """Claim what the open gates let through, reading more of them until it is enough."""
         claimed: list[Record] = []
-        start = behind = self._behind
-        for _ in range(ROUNDS):
-            lanes = await self._look(connection, want, limit - len(claimed), behind, now)
-            if lanes is not None:
-                claimed += await self._pass(connection, claim, lanes, limit - len(claimed))
-            enough = len(claimed) >= limit
-            behind = self._behind = lanes.last if lanes is not None and lanes.full else 0
-            if enough or not (behind or start):
+        for turn in range(ROUNDS):
+            look = min(LOOK, gates_for(limit) << turn)
+            lanes = await self._look(connection, want, limit - len(claimed), look, now)
+            if lanes is None:
                 return claimed
-            start = start if behind else 0  # next, those before the place where this look began
+            claimed += await self._pass(connection, claim, lanes, limit - len(claimed))
+            if len(claimed) >= limit or lanes.bound is None or lanes.bound == BEHIND_ALL:
+                self._unseen |= lanes.bound not in (None, BEHIND_ALL)
+                return claimed
         self._unseen = True
         return claimed
 
     # -- what happened meanwhile ---------------------------------------------------------------------
-    async def _hear(self, connection: Connection, now: int | None) -> bool:
-        """Take our turn and hear the news; gives whether there are more."""
-        cursor = await connection.execute(self._sql["hear"], bounds(now))
+    async def _read_notices(self, connection: Connection, now: int | None) -> bool:
+        """Take our turn and read notices; returns whether there are more."""
+        cursor = await connection.execute(self._sql["read_notices"], bounds(now))
         return bool((await cursor.fetchall())[0][0] >= NEWS)
 
-    async def _open(self, connection: Connection, now: int | None) -> bool:
-        cursor = await connection.execute(self._sql["open"], bounds(now))
+    async def _reopen(self, connection: Connection, now: int | None) -> bool:
+        cursor = await connection.execute(self._sql["reopen"], bounds(now))
         return bool((await cursor.fetchall())[0][0])
 
     # -- gates ---------------------------------------------------------------------------------------
-    async def _look(self, connection: Connection, want: Want, limit: int, behind: int, now: int | None) -> Lanes | None:
-        # with the one behind them, which tells whether another could start
-        values = {**wanted(want), "now": now, "limit": max(1, limit) + 1, "look": LOOK, "behind": behind}
+    async def _look(self, connection: Connection, want: Want, limit: int, look: int, now: int | None) -> Lanes | None:
+        # one job more than is wanted, which tells whether another could start
+        values = {**wanted(want), "now": now, "limit": max(1, limit) + 1, "look": look}
         rows = await (await connection.execute(self._sql["look"], values)).fetchall()
-        return _lanes(rows)
+        return _lanes(rows, look)
 
     async def _pass(self, connection: Connection, claim: Claim, lanes: Lanes, limit: int) -> list[Record]:
         """Let the best through. Those that somebody else is at are passed over."""
-        seen = [place[2] for places in lanes.gates.values() for place in places]
+        candidates = lanes.candidates()
+        seen = [place[2] for places in candidates.values() for place in places]
         fresh = seen if len(seen) <= limit + 1 else []  # so few that all are locked with the first question
-        used, ours = await self._used_and_locked(connection, lanes.gates, fresh)
-        gates = _without(lanes.gates, set(fresh) - ours)
+        used, ours = await self._used_and_locked(connection, candidates, fresh)
+        gates = _without(candidates, set(fresh) - ours)
         while True:
             passed = admit_jobs([Gate(limits, places) for limits, places in gates.items()], used, limit, lanes.now)
             fresh = [id for id in passed.ids if id not in ours]
@@ -171,16 +198,17 @@ class Limits:
         statements: list[Statement] = []
         if passed.ids:
             values = {"ids": array(passed.ids), **claimer(claim, len(passed.ids)), "now": lanes.now}
-            statements.append((self._sql["take"], {**values, **_slots(lanes.gates)}))
+            statements.append((self._sql["take"], {**values, **_slots(limits_by_id.values())}))
             several = [id for id in passed.ids if slot_of(limits_by_id[id]) is None]
             if uses := [(digest(key), id) for id in several for key in keys_of([limits_by_id[id]])]:
                 keys, jobs = array(key for key, _ in uses), array(id for _, id in uses)
                 statements.append((self._sql["use"], {"keys": keys, "jobs": jobs, "stamp": claim.stamp}))
-        statements += self._starts(used, passed.starts, _windows(lanes.gates))
+        statements += self._starts(used, passed.starts, _windows(gate.limits for gate in lanes.gates))
+        empty, moved = lanes.empty(), lanes.moved_heads(set(passed.ids))
+        if empty or moved:  # before gates are closed: that moves their rows
+            statements.append((self._sql["close_others"], {**_heads(empty, moved), "now": lanes.now}))
         if passed.closed:
             statements.append((self._sql["close"], {**_closing(passed.closed), "now": lanes.now}))
-        if lanes.empty:
-            statements.append((self._sql["forget_gates"], {"numbers": numbers(lanes.empty)}))
         if not statements:
             return []
         cursors = await pipeline(connection, statements)
@@ -229,14 +257,14 @@ class Limits:
     async def _claim_suspects(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> list[Record]:
         if await self._suspects(connection, want, 1, now) is None:
             return []
-        await self._hear(connection, now)
+        await self._read_notices(connection, now)
         lanes = await self._suspects(connection, want, want.limit, now)
         return [] if lanes is None else await self._pass(connection, claim, lanes, want.limit)
 
     async def _suspects(self, connection: Connection, want: Want, limit: int, now: int | None) -> Lanes | None:
         values = {**wanted(want), "now": now, "limit": max(1, limit)}
         rows = await (await connection.execute(self._sql["look_at_suspects"], values)).fetchall()
-        return _lanes(rows)
+        return _lanes(rows, None)
 
     # -- the outlook ---------------------------------------------------------------------------------
     async def opening(self, connection: Connection, want: Want, now: int | None) -> int | None:
@@ -247,7 +275,7 @@ class Limits:
             return 0
         if want.alone:
             lanes = await self._suspects(connection, want, 1, now)
-            at, gates = (lanes.now, list(lanes.gates)) if lanes is not None else (0, [])
+            at, gates = (lanes.now, list(lanes.candidates())) if lanes is not None else (0, [])
         else:
             values = {**wanted(want), "now": now, "look": LOOK}
             rows = await (await connection.execute(self._sql["openings"], values)).fetchall()
@@ -264,19 +292,17 @@ class Limits:
         await connection.execute(self._sql["mend"], {"now": now, "long": LONG, "look": LOOK})
 
 
-def _lanes(rows: Sequence[Sequence[Any]]) -> Lanes | None:
+def _lanes(rows: Sequence[Sequence[Any]], look: int | None) -> Lanes | None:
+    """The gates in these rows. `look`: as many were asked for; None: all that there are."""
     if not rows:
         return None
-    gates: dict[str, list[ClaimOrder]] = {}
-    empty: list[int] = []
-    for _, number, limits, urgency, rank, id in rows:
-        if id is None:
-            empty.append(number)
-        else:
-            gates.setdefault(limits, []).append((urgency, rank, id))
-    numbers_seen = {row[1] for row in rows}
-    ordered = {limits: sorted(places) for limits, places in gates.items()}
-    return Lanes(rows[0][0], ordered, empty, max(numbers_seen), len(numbers_seen) >= LOOK)
+    gates: dict[tuple[str | None, str], OpenGate] = {}
+    for _, place, limits, head_urgency, head_rank, head, urgency, rank, id in rows:
+        gate = gates.setdefault((place, limits), OpenGate(place, limits, (head_urgency, head_rank, head), []))
+        if id is not None:
+            gate.jobs.append((urgency, rank, id))
+    bound = max(gate.head for gate in gates.values()) if len(gates) == look else None
+    return Lanes(rows[0][0], list(gates.values()), bound)
 
 
 def _parked(rows: Sequence[Sequence[Any]]) -> set[str]:
@@ -299,6 +325,16 @@ def _slots(texts: Iterable[str]) -> dict[str, Any]:
     """Gates, and the only key of each."""
     slots = {digest(limits): slot for limits in texts if (slot := slot_of(limits)) is not None}
     return {"gates": array(slots), "slots": array(slots.values())}
+
+
+def _heads(empty: Sequence[str], moved: Sequence[tuple[str, ClaimOrder]]) -> dict[str, Any]:
+    return {
+        "empty": names(tuple(empty)),
+        "moved": names(tuple(place for place, _ in moved)),
+        "urgencies": numbers(job[0] for _, job in moved),
+        "ranks": numbers(job[1] for _, job in moved),
+        "ids": array(job[2] for _, job in moved),
+    }
 
 
 def _closing(closed: Mapping[str, Closed]) -> dict[str, Any]:

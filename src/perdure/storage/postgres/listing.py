@@ -124,11 +124,14 @@ class Listing:
         await connection.execute(self._sql["configure"], msgspec.structs.asdict(settings))
 
     async def pause(self, connection: Connection, queue: str, paused: bool) -> None:
-        await connection.execute(self._sql["pause"], {"name": queue, "paused": paused})
+        name = {"name": queue}
+        steps = ["turn", "pause_gates"] if paused else ["resume_jobs", "turn", "resume_gates"]
+        await pipeline(
+            connection,
+            [(self._sql["pause"], {**name, "paused": paused}), *((self._sql[step], name) for step in steps)],
+        )
         if paused:
             await self._claims_end(connection)
-        else:
-            await connection.execute(self._sql["let_on"], {"name": queue})
 
     async def _claims_end(self, connection: Connection) -> None:
         """Claims that began before the pause was committed do not see it: wait for those under way."""

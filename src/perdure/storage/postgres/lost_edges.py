@@ -39,7 +39,7 @@ class LostEdges:
             idle = {record.id for record in blocked if record.id in lost and record.after is None}
             await self._make(connection, [record for record in blocked if record.id in lost])
             await connection.execute(self._sql["note"], {"ids": array(sorted(lost - idle | unaware))})
-            await connection.execute(self._sql["note_unplaced"], {"ids": array(sorted(idle))})
+            await connection.execute(self._sql["note_unranked"], {"ids": array(sorted(idle))})
         effects.settles = effects.places = True
         return len(lost | unaware)
 

@@ -16,8 +16,8 @@ from .queries import load
 
 TABLES = tuple(
     """
-    jobs waiting holds outcomes held_keys kept_keys log queues workers edges unresolved limit_gates limit_news limit_slots
-    limit_starts limit_room fair_accounts shelf unreadable
+    jobs waiting holds outcomes held_keys kept_keys log queues workers edges unresolved limit_gates limit_notices limit_slots
+    limit_starts limit_free_keys fair_accounts kv unreadable
     """.split()  # noqa: SIM905
 )
 OUTBOX_TABLES = ("perdure_outbox",)

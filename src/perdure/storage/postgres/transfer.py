@@ -126,7 +126,7 @@ class Carry:
 
     def _limited(self, records: Sequence[Record]) -> list[Statement]:
         """What claimers of limited jobs must know of those that came."""
-        statements = self._apply.limit_news([record for record in records if record.parked], [])
+        statements = self._apply.note_limits([record for record in records if record.parked], [])
         held = [record for record in records if record.limits is not None and record.stamp is not None]
         several = [record for record in held if slot_of(record.limits) is None]
         if uses := [(digest(key), record) for record in several for key in keys_of([record.limits])]:

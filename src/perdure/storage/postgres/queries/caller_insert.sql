@@ -69,14 +69,14 @@ placed AS MATERIALIZED (
         CASE WHEN {given_waits} > 0 OR fair.name IS NOT NULL THEN 'blocked'
             WHEN stored.run_at > stored.created_at THEN 'scheduled' ELSE 'ready' END AS state,
         given.queue, given.task, coalesce('=' || given.routing_key, '') AS route, given.gate, {given_after} AS after,
-        coalesce(given.run_when = 'finished', false) AS finished, fair.name IS NOT NULL AS unplaced
+        coalesce(given.run_when = 'finished', false) AS finished, fair.name IS NOT NULL AS unranked
     FROM stored JOIN given ON given.id = stored.id
         LEFT JOIN fair ON fair.name = given.queue AND given.rank IS NULL
 ),
 {also}
 left_open AS (
-    INSERT INTO {schema}.unresolved (child, unplaced)
-    SELECT placed.id, placed.unplaced FROM placed WHERE placed.unplaced OR placed.after IS NOT NULL
+    INSERT INTO {schema}.unresolved (child, unranked)
+    SELECT placed.id, placed.unranked FROM placed WHERE placed.unranked OR placed.after IS NOT NULL
     ORDER BY placed.number
 )
 INSERT INTO {schema}.waiting (
@@ -131,7 +131,7 @@ new_edges AS (
 -- name: also_news
 -- Word of the lanes in which jobs are parked.
 news AS (
-    INSERT INTO {schema}.limit_news (gate, queue, task, route)
+    INSERT INTO {schema}.limit_notices (gate, queue, task, route)
     SELECT DISTINCT placed.gate, placed.queue, placed.task, placed.route
     FROM placed WHERE placed.gate IS NOT NULL AND placed.state = 'ready'
 ),

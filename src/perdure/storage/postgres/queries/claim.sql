@@ -8,7 +8,7 @@ WITH promoted AS (
     RETURNING queue, task, route, gate
 ),
 news AS (
-    INSERT INTO {schema}.limit_news (gate, queue, task, route)
+    INSERT INTO {schema}.limit_notices (gate, queue, task, route)
     SELECT DISTINCT gate, queue, task, route FROM promoted WHERE gate IS NOT NULL
 )
 SELECT queue FROM promoted;
@@ -25,7 +25,7 @@ SELECT (SELECT run_at FROM {schema}.waiting WHERE state = 'scheduled' ORDER BY r
 (%(queues)s::text[] IS NULL OR w.queue = ANY(%(queues)s::text[]))
 AND (%(tasks)s::text[] IS NULL OR w.task = ANY(%(tasks)s::text[]))
 AND (%(route)s::text IS NULL OR w.route = %(route)s::text)
-AND NOT EXISTS (SELECT 1 FROM {schema}.queues WHERE queues.name = w.queue AND queues.paused)
+AND (SELECT queues.paused FROM {schema}.queues WHERE queues.name = w.queue) IS NOT TRUE
 
 -- name: can_run
 -- Whether a ready job may be claimed by this version, now.
@@ -50,9 +50,9 @@ FROM (
             SELECT w.queue, w.task, w.route FROM {schema}.waiting AS w
             WHERE {can_be_claimed} AND ({lane_hash}) > ({hash_of_lane}) ORDER BY {lane_hash} LIMIT 1) AS next
     ),
-    first AS MATERIALIZED (SELECT * FROM lane LIMIT 129),
-    many AS MATERIALIZED (SELECT count(*) > 128 AS so FROM first),
-    held_up AS MATERIALIZED (SELECT {schema}.hold_up((SELECT so FROM many), 20000) AS so),
+    first AS MATERIALIZED (SELECT * FROM lane LIMIT 33),
+    many AS MATERIALIZED (SELECT count(*) > 32 AS so FROM first),
+    unmarked AS MATERIALIZED (SELECT {schema}.mark_paused_jobs((SELECT so FROM many), 20000) AS so),
     line AS (
         (SELECT w.task, w.route FROM {schema}.waiting AS w WHERE {in_line} ORDER BY {line_hash} LIMIT 1)
         UNION ALL
@@ -63,7 +63,7 @@ FROM (
     )
     SELECT * FROM first WHERE NOT (SELECT so FROM many)
     UNION ALL
-    SELECT * FROM lane WHERE (SELECT so FROM many) AND (SELECT so FROM held_up)
+    SELECT * FROM lane WHERE (SELECT so FROM many) AND (SELECT so FROM unmarked)
     UNION ALL
     SELECT DISTINCT best.queue, best.task, best.route
     FROM line CROSS JOIN LATERAL (
@@ -71,7 +71,7 @@ FROM (
         WHERE {line_hash} = {hash_of_line} AND {in_line} AND (w.task, w.route) = (line.task, line.route)
             AND {wanted} AND {can_run}
         ORDER BY w.urgency, w.rank, w.id LIMIT %(limit)s::integer {line_lock}) AS best
-    WHERE (SELECT so FROM many) AND NOT (SELECT so FROM held_up)
+    WHERE (SELECT so FROM many) AND NOT (SELECT so FROM unmarked)
         AND (%(tasks)s::text[] IS NULL OR line.task = ANY(%(tasks)s::text[]))
         AND (%(route)s::text IS NULL OR line.route = %(route)s::text)
 ) AS w WHERE {wanted}
@@ -102,7 +102,7 @@ FROM (
 SELECT given.* FROM unnest(
         %(lane_queues)s::text[], %(lane_tasks)s::text[], %(lane_routes)s::text[], %(urgencies)s::integer[],
         %(ranks)s::bigint[], %(mark_ids)s::uuid[]) AS given (queue, task, route, urgency, rank, id)
-WHERE NOT EXISTS (SELECT 1 FROM {schema}.queues WHERE queues.name = given.queue AND queues.paused)
+WHERE (SELECT queues.paused FROM {schema}.queues WHERE queues.name = given.queue) IS NOT TRUE
 
 -- name: best
 -- The best jobs of one lane behind its mark.

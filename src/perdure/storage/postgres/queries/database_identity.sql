@@ -12,5 +12,5 @@ SELECT pg_catalog.current_database()::text,
         FROM pg_catalog.pg_class
         WHERE relnamespace = to_regnamespace('{schema}')
             AND relname IN (
-                'jobs', 'waiting', 'held_keys', 'kept_keys', 'edges', 'unresolved', 'limit_news', 'queues')
+                'jobs', 'waiting', 'held_keys', 'kept_keys', 'edges', 'unresolved', 'limit_notices', 'queues')
             AND relkind IN ('r', 'p'));

@@ -1,7 +1,7 @@
 -- name: take
 -- What is to be looked at, the oldest or the newest first; what another session is at is left to it.
 SELECT number, parent::text, child::text, mark::text FROM {schema}.unresolved
-WHERE NOT unplaced ORDER BY number {direction} LIMIT %(limit)s::integer FOR UPDATE SKIP LOCKED;
+WHERE NOT unranked ORDER BY number {direction} LIMIT %(limit)s::integer FOR UPDATE SKIP LOCKED;
 
 -- name: edges
 -- The open edges of these parents and children, behind the marks of each.
@@ -93,7 +93,7 @@ SELECT DISTINCT queue FROM freed WHERE state <> 'blocked';
 -- name: parking
 -- Word of lanes in which jobs are parked.
 news AS (
-    INSERT INTO {schema}.limit_news (gate, queue, task, route)
+    INSERT INTO {schema}.limit_notices (gate, queue, task, route)
     SELECT DISTINCT gate, queue, task, route FROM freed WHERE parked
 )
 
@@ -121,10 +121,10 @@ FROM unnest(%(ids)s::uuid[]) AS given (id)
         SELECT parent, child FROM {schema}.edges WHERE edges.parent = given.id AND edges.open OFFSET 0) AS edge
 ORDER BY edge.parent, edge.child;
 
--- name: unplaced
+-- name: unranked
 -- Jobs that have no share of their fair queue yet.
 SELECT unresolved.number, unresolved.child::text FROM {schema}.unresolved
-WHERE unresolved.unplaced ORDER BY unresolved.number LIMIT %(limit)s::integer FOR UPDATE SKIP LOCKED;
+WHERE unresolved.unranked ORDER BY unresolved.number LIMIT %(limit)s::integer FOR UPDATE SKIP LOCKED;
 
 -- name: to_place
 -- These of them that still wait, locked, as they were enqueued.
@@ -154,4 +154,4 @@ SELECT DISTINCT queue FROM freed WHERE state <> 'blocked';
 
 -- name: placed
 -- They have their shares; their edges are looked at next.
-UPDATE {schema}.unresolved SET unplaced = false WHERE number = ANY(%(numbers)s::bigint[]);
+UPDATE {schema}.unresolved SET unranked = false WHERE number = ANY(%(numbers)s::bigint[]);

@@ -4,26 +4,32 @@ SELECT pg_advisory_xact_lock(hashtextextended('perdure limits {schema}', 0));
 
 -- name: prospect
 -- Whether a claim could find something now; whether a rate opens a gate later; whether there are suspects. Nothing is locked.
-SELECT EXISTS (SELECT 1 FROM {schema}.limit_news) OR EXISTS (SELECT 1 FROM {schema}.limit_room)
-        OR EXISTS (SELECT 1 FROM {schema}.limit_gates AS w WHERE w.closed_by IS NULL AND {wanted})
+SELECT EXISTS (SELECT 1 FROM {schema}.limit_notices) OR EXISTS (SELECT 1 FROM {schema}.limit_free_keys)
+        OR EXISTS (SELECT 1 FROM {schema}.limit_best_gates(%(queues)s::text[], %(tasks)s::text[], %(route)s::text, 1))
         OR EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at <= {now})
         OR EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at IS NOT NULL AND closed_at > {now}),
     EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at IS NOT NULL),
     EXISTS (SELECT 1 FROM {schema}.waiting WHERE state = 'ready' AND suspect AND parked);
 
--- name: hear
--- Take our turn, hear the news and open gates; gives how many news there were.
-SELECT {schema}.limit_hear(%(now)s::bigint, %(most)s::integer, %(look)s::integer);
+-- name: read_notices
+-- Take a turn, read notices and reopen gates; returns how many notices there were.
+SELECT {schema}.limit_read_notices(%(now)s::bigint, %(most)s::integer, %(look)s::integer);
 
--- name: open
--- Open gates whose time has come, or whose key may have room; gives how many.
-SELECT {schema}.limit_open(%(now)s::bigint, %(most)s::integer, %(look)s::integer);
+-- name: reopen
+-- Open gates whose time has come, or whose key may have free slots; returns how many.
+SELECT {schema}.limit_reopen(%(now)s::bigint, %(most)s::integer, %(look)s::integer);
 
--- name: read
--- What was read in the limits of lanes: the most that may start at once at best, and the key if that is all.
-UPDATE {schema}.limit_gates SET most = (%(mosts)s::bigint[])[array_position(%(numbers)s::bigint[], number)],
-    key = (%(keys)s::uuid[])[array_position(%(numbers)s::bigint[], number)]
-WHERE number = ANY(%(numbers)s::bigint[]) AND closed_by IS NULL;
+-- name: unparsed
+-- The best open gates whose limits nobody has parsed yet.
+SELECT DISTINCT lane.gate::text, lane.limits
+FROM {schema}.limit_best_gates(%(queues)s::text[], %(tasks)s::text[], %(route)s::text, %(look)s::integer) AS lane
+WHERE lane.most IS NULL;
+
+-- name: note_parsed
+-- What was parsed: the most jobs that may start at once at best, and the key if that is all.
+UPDATE {schema}.limit_gates SET most = (%(mosts)s::bigint[])[array_position(%(gates)s::uuid[], gate)],
+    key = (%(keys)s::uuid[])[array_position(%(gates)s::uuid[], gate)]
+WHERE gate = ANY(%(gates)s::uuid[]) AND most IS NULL;
 
 -- name: pass
 -- Successes, a turn and its claim in one, where that is simple. Gates whose key is used up are closed, lanes without jobs
@@ -34,9 +40,9 @@ WHERE number = ANY(%(numbers)s::bigint[]) AND closed_by IS NULL;
 WITH {succeeding},
 withheld AS MATERIALIZED (SELECT {something_first} AS so),
 lane AS MATERIALIZED (
-    SELECT * FROM {schema}.limit_turn(
+    SELECT * FROM {schema}.limit_claim(
         (SELECT so FROM withheld), %(queues)s::text[], %(tasks)s::text[], %(route)s::text, {row_version}, %(limit)s::integer,
-        %(now)s::bigint, %(most)s::integer, %(look)s::integer, %(mark_gates)s::uuid[], %(lane_queues)s::text[],
+        %(now)s::bigint, %(most)s::integer, %(look)s::integer, %(best)s::integer, %(mark_gates)s::uuid[], %(lane_queues)s::text[],
         %(lane_tasks)s::text[], %(lane_routes)s::text[], %(urgencies)s::integer[], %(ranks)s::bigint[],
         %(mark_ids)s::uuid[])
 ),
@@ -50,28 +56,32 @@ used AS MATERIALIZED (
     SELECT gates.key, min(gates.running) + coalesce(sum(came.jobs), 0) AS running
     FROM (SELECT DISTINCT key, gate, running FROM lane WHERE simple) AS gates LEFT JOIN came ON came.gate = gates.gate
     GROUP BY 1
+),
+heads AS MATERIALIZED (
+    SELECT lane.place, lane.next_urgency, lane.next_rank, lane.next_id FROM lane JOIN used ON used.key = lane.key
+    WHERE lane.next_id IS NOT NULL AND used.running < lane.most
 )
 {claimed_rows}
 UNION ALL
-SELECT {nothing}, (SELECT bool_and(simple) FROM lane), (SELECT bool_or(unheard) FROM lane) OR EXISTS (
+SELECT {nothing}, (SELECT bool_and(simple) FROM lane), (SELECT bool_or(unread) FROM lane) OR EXISTS (
         SELECT 1 FROM lane JOIN used ON used.key = lane.key LEFT JOIN came ON came.gate = lane.gate
         WHERE used.running < lane.most GROUP BY lane.gate HAVING sum(lane.jobs) > coalesce(min(came.jobs), 0)),
     EXISTS (SELECT 1 FROM {schema}.waiting AS w WHERE state = 'ready' AND suspect AND parked AND {wanted} AND {can_run}),
-    (SELECT array_agg(number) FROM lane WHERE limits IS NOT NULL),
-    (SELECT array_agg(limits) FROM lane WHERE limits IS NOT NULL), (SELECT max(took) FROM lane),
+    EXISTS (SELECT 1 FROM lane WHERE limits IS NOT NULL), (SELECT bool_and(bounded) FROM lane), (SELECT max(took) FROM lane),
     (SELECT CASE WHEN count(*) < %(told)s::integer THEN coalesce(array_agg(id::text), '{}') END FROM succeeded),
     (SELECT so FROM withheld), (SELECT count(*) > 0 FROM noted WHERE followed),
     (SELECT array_agg(DISTINCT limited) FROM noted WHERE limited IS NOT NULL),
-    {schema}.limit_shut(
-        ARRAY(
-            SELECT lane.number FROM lane JOIN used ON used.key = lane.key
-            WHERE lane.jobs > 0 AND used.running >= lane.most),
-        ARRAY(SELECT number FROM lane WHERE simple AND number IS NOT NULL AND jobs = 0), {now})
+    {schema}.limit_close(
+        ARRAY(SELECT place FROM lane JOIN used ON used.key = lane.key WHERE jobs > 0 AND used.running >= lane.most),
+        ARRAY(SELECT place FROM lane WHERE simple AND place IS NOT NULL AND jobs = 0),
+        ARRAY(SELECT place FROM lane WHERE simple AND bounded AND NOT marked AND jobs = 0),
+        ARRAY(SELECT place FROM heads), ARRAY(SELECT next_urgency FROM heads), ARRAY(SELECT next_rank FROM heads),
+        ARRAY(SELECT next_id FROM heads), {now})
 ORDER BY 5 DESC NULLS LAST;
 
 -- name: no_outlook
 -- What rows of jobs have in the columns of the last one.
-NULL::boolean, NULL::boolean, NULL::boolean, NULL::bigint[], NULL::text[], NULL::float8, NULL::text[], NULL::boolean,
+NULL::boolean, NULL::boolean, NULL::boolean, NULL::boolean, NULL::boolean, NULL::float8, NULL::text[], NULL::boolean,
     NULL::boolean, NULL::text[], NULL::void
 
 -- name: something_first
@@ -93,13 +103,9 @@ false
 (%(slots)s::uuid[])[array_position(%(gates)s::uuid[], gate)]
 
 -- name: look
--- Open gates behind a number that hold wanted jobs, each with the best of its jobs that can run, and the time.
-SELECT {now}, lane.number, lane.limits, best.urgency, best.rank, best.id::text
-FROM (
-        SELECT w.number, w.gate, w.queue, w.task, w.route, w.limits, w.most FROM {schema}.limit_gates AS w
-        WHERE w.closed_by IS NULL AND w.number > %(behind)s::bigint AND {wanted}
-        ORDER BY w.number LIMIT %(look)s::integer
-    ) AS lane
+-- The best open gates that hold wanted jobs: the recorded head of each, and the best of its jobs that can run; and the time.
+SELECT {now}, lane.place::text, lane.limits, lane.urgency, lane.rank, lane.head::text, best.urgency, best.rank, best.id::text
+FROM {schema}.limit_best_gates(%(queues)s::text[], %(tasks)s::text[], %(route)s::text, %(look)s::integer) AS lane
     LEFT JOIN LATERAL ({best_parked} LIMIT least(lane.most, %(limit)s::integer)) AS best ON true;
 
 -- name: best_parked
@@ -111,7 +117,8 @@ ORDER BY w.urgency, w.rank, w.id
 
 -- name: look_at_suspects
 -- Suspects under limits, in the columns of `look`: the best of each gate.
-SELECT {now}, 0, (SELECT jobs.limits FROM {schema}.jobs WHERE jobs.id = best.id), best.urgency, best.rank, best.id::text
+SELECT {now}, NULL, (SELECT jobs.limits FROM {schema}.jobs WHERE jobs.id = best.id), NULL, NULL, NULL, best.urgency, best.rank,
+    best.id::text
 FROM (
     SELECT w.id, w.urgency, w.rank, row_number() OVER (PARTITION BY w.gate ORDER BY w.urgency, w.rank, w.id) AS place
     FROM {schema}.waiting AS w WHERE w.state = 'ready' AND w.suspect AND w.parked AND {wanted} AND {can_run}
@@ -122,8 +129,8 @@ WHERE best.place <= %(limit)s::integer;
 -- Wanted gates that have a job which can run, and are open or closed by a rate; and the time.
 SELECT {now}, lane.limits
 FROM (
-        (SELECT w.gate, w.queue, w.task, w.route, w.limits FROM {schema}.limit_gates AS w
-            WHERE w.closed_by IS NULL AND {wanted} ORDER BY w.number LIMIT %(look)s::integer)
+        (SELECT w.gate, w.queue, w.task, w.route, w.limits FROM {schema}.limit_best_gates(
+            %(queues)s::text[], %(tasks)s::text[], %(route)s::text, %(look)s::integer) AS w)
         UNION ALL
         (SELECT w.gate, w.queue, w.task, w.route, w.limits FROM {schema}.limit_gates AS w
             WHERE w.opens_at IS NOT NULL AND {wanted} ORDER BY w.opens_at LIMIT %(look)s::integer)
@@ -175,41 +182,40 @@ WITH shut AS (
         opens_at = (%(opens)s::bigint[])[array_position(%(gates)s::uuid[], gate)]
     WHERE gate = ANY(%(gates)s::uuid[]) RETURNING closed_by, opens_at
 )
-DELETE FROM {schema}.limit_room WHERE key = ANY(ARRAY(SELECT closed_by FROM shut WHERE opens_at IS NULL));
+DELETE FROM {schema}.limit_free_keys WHERE key = ANY(ARRAY(SELECT closed_by FROM shut WHERE opens_at IS NULL));
 
--- name: forget_gates
--- Those of these lanes that hold no jobs. One that is about to get some hears of it by the news.
-DELETE FROM {schema}.limit_gates AS lane
-WHERE lane.number = ANY(%(numbers)s::bigint[]) AND lane.closed_by IS NULL AND {without_jobs};
-
--- name: without_jobs
--- Whether nobody is parked in a lane.
-NOT EXISTS (
-    SELECT 1 FROM {schema}.waiting AS w
-    WHERE w.gate = lane.gate AND w.queue = lane.queue AND w.task = lane.task AND w.route = lane.route
-        AND w.state = 'ready' AND w.parked AND NOT w.suspect
-    OFFSET 0)
+-- name: close_others
+-- Forget those of the empty lanes that hold no jobs, put the others behind all gates, and move the heads of others.
+SELECT {schema}.limit_close('{}'::tid[], %(empty)s::tid[], %(empty)s::tid[], %(moved)s::tid[], %(urgencies)s::integer[],
+    %(ranks)s::bigint[], %(ids)s::uuid[], {now});
 
 -- name: mend
 -- Should word have been lost: slots whose hold is not there are given up, gates that have been closed for long are looked at
 -- again, and lanes that nobody knows are told of. Jobs that the pause of a queue held up which is not paused are let on. Starts that ceased to count a day ago are forgotten.
 WITH over AS (DELETE FROM {schema}.limit_starts WHERE until < {now} - 86400000000),
 let_on AS (
-    UPDATE {schema}.waiting AS w SET held_up = NULL
-    WHERE w.held_up AND NOT EXISTS (SELECT 1 FROM {schema}.queues WHERE queues.name = w.queue AND queues.paused)
+    UPDATE {schema}.waiting AS w SET in_paused_queue = NULL
+    WHERE w.in_paused_queue AND NOT EXISTS (SELECT 1 FROM {schema}.queues WHERE queues.name = w.queue AND queues.paused)
+),
+resumed AS (
+    UPDATE {schema}.limit_gates AS w SET paused = false
+    WHERE w.paused AND w.closed_by IS NULL
+        AND NOT EXISTS (SELECT 1 FROM {schema}.queues WHERE queues.name = w.queue AND queues.paused)
 ),
 lost AS (
-    INSERT INTO {schema}.limit_news (job, stamp)
+    INSERT INTO {schema}.limit_notices (job, stamp)
     SELECT DISTINCT slot.job, slot.stamp FROM {schema}.limit_slots AS slot
     WHERE NOT EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = slot.job AND holds.stamp = slot.stamp)
 ),
 opened AS (
-    UPDATE {schema}.limit_gates SET closed_by = NULL WHERE ctid = ANY(ARRAY(
+    UPDATE {schema}.limit_gates SET closed_by = NULL,
+        paused = (SELECT queues.paused FROM {schema}.queues WHERE queues.name = limit_gates.queue) IS TRUE
+    WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM {schema}.limit_gates
         WHERE closed_by IS NOT NULL AND opens_at IS NULL AND closed_at < {now} - %(long)s::bigint
         ORDER BY closed_at LIMIT %(look)s::integer))
 )
-INSERT INTO {schema}.limit_news (gate, queue, task, route)
+INSERT INTO {schema}.limit_notices (gate, queue, task, route)
 SELECT lane.gate, lane.queue, lane.task, lane.route FROM ({parked_lanes}) AS lane
 WHERE NOT EXISTS (
     SELECT 1 FROM {schema}.limit_gates AS known

@@ -64,9 +64,23 @@ ON CONFLICT (name) DO UPDATE SET max_depth = excluded.max_depth, on_full = exclu
 INSERT INTO {schema}.queues (name, paused) VALUES (%(name)s::text, %(paused)s::boolean)
 ON CONFLICT (name) DO UPDATE SET paused = excluded.paused;
 
--- name: let_on
+-- name: turn
+-- Wait for claims of limited jobs: nobody else writes gates.
+SELECT pg_advisory_xact_lock(hashtextextended('perdure limits {schema}', 0));
+
+-- name: pause_gates
+-- Take the open gates of a paused queue out of the index of open gates.
+UPDATE {schema}.limit_gates SET paused = true
+WHERE closed_by IS NULL AND NOT paused AND hashtextextended(queue, 0) = hashtextextended(%(name)s::text, 0)
+    AND queue = %(name)s::text;
+
+-- name: resume_gates
+-- Let claims read the gates of a resumed queue again.
+UPDATE {schema}.limit_gates SET paused = false WHERE paused AND queue = %(name)s::text;
+
+-- name: resume_jobs
 -- Let claims along lines read the jobs of a resumed queue again.
-UPDATE {schema}.waiting SET held_up = NULL WHERE held_up AND queue = %(name)s::text;
+UPDATE {schema}.waiting SET in_paused_queue = NULL WHERE in_paused_queue AND queue = %(name)s::text;
 
 -- name: claims_under_way
 -- Transactions that are about to hold jobs, or to let them go.

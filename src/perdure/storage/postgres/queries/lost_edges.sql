@@ -41,6 +41,6 @@ WHERE id = ANY(%(ids)s::uuid[]) AND state = 'blocked';
 -- The parents of these jobs are to be looked at.
 INSERT INTO {schema}.unresolved (child) SELECT unnest(%(ids)s::uuid[]);
 
--- name: note_unplaced
+-- name: note_unranked
 -- These jobs wait for nobody: they are to be given their place.
-INSERT INTO {schema}.unresolved (child, unplaced) SELECT unnest(%(ids)s::uuid[]), true;
+INSERT INTO {schema}.unresolved (child, unranked) SELECT unnest(%(ids)s::uuid[]), true;

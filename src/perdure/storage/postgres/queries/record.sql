@@ -72,7 +72,7 @@ hashtextextended(line.task, hashtextextended(line.route, 0))
 
 -- name: in_line
 -- Whether a job is in the index of lines: no claim has met it in a paused queue.
-{can_be_claimed} AND w.held_up IS NOT TRUE
+{can_be_claimed} AND w.in_paused_queue IS NOT TRUE
 
 -- name: can_be_claimed
 -- Whether a job is in the claim index.

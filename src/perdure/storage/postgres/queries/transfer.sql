@@ -44,7 +44,7 @@ ON CONFLICT (parent, child) DO NOTHING;
 
 -- name: give_up
 -- Holds of limited jobs that are replaced, but for those that come again.
-INSERT INTO {schema}.limit_news (key, job, stamp)
+INSERT INTO {schema}.limit_notices (key, job, stamp)
 SELECT held.slot, CASE WHEN held.slot IS NULL THEN held.id END, CASE WHEN held.slot IS NULL THEN held.stamp END
 FROM {schema}.holds AS held
 WHERE held.id = ANY(%(ids)s::uuid[]) AND held.limited IS NOT NULL AND NOT EXISTS (

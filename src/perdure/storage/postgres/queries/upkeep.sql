@@ -122,7 +122,7 @@ DELETE FROM {schema}.edges WHERE child = ANY(%(ids)s::uuid[]);
 
 -- name: remove_texts
 -- The texts on the shelf of jobs that are no longer kept.
-DELETE FROM {schema}.shelf WHERE job = ANY(%(ids)s::uuid[]);
+DELETE FROM {schema}.kv WHERE job = ANY(%(ids)s::uuid[]);
 
 -- name: remove_unreadable
 -- What was kept of jobs that could not be read and are no longer kept.
