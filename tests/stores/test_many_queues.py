@@ -83,16 +83,15 @@ UNBOUNDED = {
     # jobs with limits, and checks every used-up limit. A table of held jobs by key would make both independent of the number
     # of keys, and cost every limited job two more rows to write, in triggers that must survive limits written by hand.
     ("sqlite", "used-up"): "counts the jobs that run under each key",
-    ("postgres", "limited"): "a claim still grows with the number of gates",
-    ("postgres", "rated"): "a claim still grows with the number of gates",
     ("mongo", "paused"): "reads the names of all paused queues",
     ("mongo", "paused-limited"): "reads the names of all paused queues",
 }
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "ready"])
-@pytest.mark.parametrize("kind", ["sqlite", *OF_EACH_KIND])
+@pytest.mark.parametrize("kind", ["sqlite", *(kind for kind in OF_EACH_KIND if kind != "postgres")])
 async def test_a_claim_does_not_grow_with_the_number_of_queues(kind, shape, tmp_path):
+    """Judged by time. On PostgreSQL the pages that a claim reads are counted: tests/stores/postgres/test_many_queues.py."""
     if (kind, shape) in UNBOUNDED:
         pytest.skip(f"{kind}: {UNBOUNDED[kind, shape]}")
     _, fill, limited = SHAPES[shape]

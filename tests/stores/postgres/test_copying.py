@@ -11,8 +11,8 @@ from perdure import Perdure
 from perdure.core.ids import new_ids, new_stamp
 from perdure.core.record import UniformJobs
 from perdure.storage.contract import Claim, Filter, QueueSettings, Want
-from perdure.storage.postgres import bulk_copy
-from perdure.storage.postgres.bulk_enqueue import COPIED
+from perdure.storage.postgres import fast_copy
+from perdure.storage.postgres.fast_copy import COPY_FROM as COPIED
 from tests.support.real_servers import kinds_with_a_store, server
 
 from .helpers import job, opened, schema_of
@@ -34,14 +34,14 @@ def url(request):
 def copied(monkeypatch):
     """How many lists were copied, each with whether that stored it."""
     answers: list[bool] = []
-    real = bulk_copy.store
+    real = fast_copy.try_fast_copy
 
     async def store(*given, **options):
         stored = await real(*given, **options)
-        answers.append(stored)
+        answers.append(stored is not None)
         return stored
 
-    monkeypatch.setattr("perdure.storage.postgres.enqueue.store", store)
+    monkeypatch.setattr("perdure.storage.postgres.enqueue.try_fast_copy", store)
     return answers
 
 
@@ -82,7 +82,7 @@ async def test_jobs_are_stored_as_those_of_a_short_list_are(url, copied, fields)
         assert await store.count(Filter(states=(theirs[0].state,))) == COPIED + 3
 
 
-@pytest.mark.parametrize(("table", "left_out"), [("jobs", bulk_copy.JOBS), ("waiting", bulk_copy.WAITING)])
+@pytest.mark.parametrize(("table", "left_out"), [("jobs", fast_copy.JOBS), ("waiting", fast_copy.WAITING)])
 async def test_what_is_left_out_is_what_the_server_fills_in(url, table, left_out):
     async with opened(url):
         with psycopg.connect(url.partition("?")[0]) as connection:

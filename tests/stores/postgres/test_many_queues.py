@@ -1,8 +1,8 @@
 """The pages that a claim reads do not grow with the number of queues, whatever the queues hold.
 
-Pages are counted, not milliseconds: the count does not depend on the load of the machine. Autovacuum is switched off for the
-tables, because its reads would count too; the test vacuums them itself, without and with ANALYZE, so that plans with and without
-statistics are judged.
+Pages are counted, not milliseconds: the count does not depend on the load of the machine. Autovacuum is switched off for
+the tables, because its reads would count too. The test vacuums them itself, without and with ANALYZE, so that plans with
+and without statistics are judged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ async def test_the_pages_of_a_claim_do_not_grow_with_the_number_of_queues(own_se
         pages = [await _pages_of_claims(admin, url, wants, analyzed) for url in urls]
         for name in wants:
             few, many = (found[name] for found in pages)
-            print(shape, name, analyzed, few, many)
             if many > 1.5 * few + 60:
                 grown[name, analyzed] = f"{few:.0f} pages with {FEW} queues, {many:.0f} with {MANY}"
     assert not grown

@@ -92,10 +92,22 @@ async def test_what_lies_before_the_mark_is_found(kind, monkeypatch):
         second = await store.claim(Claim("w", new_stamp(), (WANT,)))
         assert not {early.id, urgent.id, elsewhere.id} & set(ids(second)), "a full batch goes on behind the mark"
         third = await store.claim(Claim("w", new_stamp(), (WANT,)))
-        assert len(third) == 20, "what is left behind the mark"
-        fourth = await store.claim(Claim("w", new_stamp(), (WANT,)))
-        assert ids(fourth) == [urgent.id, early.id, elsewhere.id], "a short claim: from the start, best first"
-        assert len({*ids(first), *ids(second), *ids(third)}) == 120
+        assert len(third) == 23, "what is left behind the mark, and because that is too few, what is before it"
+        assert ids(third)[20:] == [urgent.id, early.id, elsewhere.id], "from the start, best first"
+        assert len({*ids(first), *ids(second), *ids(third)}) == 123
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_lanes_without_a_mark_are_claimed_from_at_once(kind):
+    """A full claim marks only the lanes that it claimed from. The next one finds the jobs of all others."""
+    store = opener(server(kind).fresh(), durability="relaxed")()
+    await store.open()
+    try:
+        await store.enqueue([job(queue=f"q{number}") for number in range(120)])
+        claimed = [len(await store.claim(Claim("w", new_stamp(), (WANT,)))) for _ in range(3)]
+        assert claimed == [50, 50, 20]
     finally:
         await store.close()
 

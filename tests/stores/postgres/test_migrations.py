@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from perdure import Context, Perdure, State, StoreError, Unique
+from perdure import Context, Perdure, StoreError, Unique
 from perdure.cli.root import perdure
 from perdure.core.ids import new_stamp
 from perdure.core.lifecycle import Succeeded, decide
@@ -106,47 +106,34 @@ def test_a_migration_that_fails_leaves_nothing(url, owner):
     assert run("migrate", "--url", url).exit_code == 0
 
 
-async def test_a_database_of_the_version_before_goes_on(url, owner):
-    """Jobs that wait, run and have ended there are claimed, told of and followed."""
+async def test_a_database_of_the_version_before_is_migrated_and_keeps_its_jobs(url, owner):
+    """The second version adds a column: the jobs of the first are claimed, and it refuses to open the second."""
     schema = schema_of(url)
-    ledger = PostgresLedger(parse(url).server)
-    migrations.up(ledger, load_migrations(schema)[:2])
-    ledger.close()
-    waiting, held, over = [job() for _ in range(3)]
-    for each in (waiting, held, over):
-        owner.execute(
-            f"insert into {schema}.jobs (created_at, lease, priority, id, task, queue, payload)"
-            f" values (1, 60000000, 0, '{each.id}', 't', 'default', '{{}}')".encode()
-        )
-    owner.execute(
-        f"insert into {schema}.waiting (rank, urgency, id, state, queue, task, route)"
-        f" values (1, -1, '{waiting.id}', 'ready', 'default', 't', '')".encode()
-    )
-    owner.execute(
-        f"insert into {schema}.holds (stamp, leased_until, lease, version, attempt, id, leased_by)"
-        f" values (7, 9, 60000000, 2, 1, '{held.id}', 'w')".encode()
-    )
-    owner.execute(
-        f"insert into {schema}.outcomes (finished_at, version, attempt, id, state)"
-        f" values (2, 3, 1, '{over.id}', 'succeeded')".encode()
-    )
+    text = "ALTER TABLE {schema}.queues ADD COLUMN colour text; UPDATE {schema}.meta SET value = '2' WHERE name = 'version'"
+    second = migrations.Migration(2, "second", text.replace("{schema}", schema))
+    both = [*load_migrations(schema), second]
+    waiting = job()
     async with opened(url) as store:
-        children = [
-            job(after=json.dumps([parent.id]), waits=1, limits='[["k", 1]]') for parent in (waiting, held, over)
-        ]
-        await store.enqueue(children)
+        await store.enqueue([waiting])
+    ledger = PostgresLedger(parse(url).server)
+    assert [each.name for each in migrations.status(ledger, both).pending] == ["second"]
+    assert [each.name for each in migrations.up(ledger, both, dry_run=True)] == ["second"]
+    async with opened(url) as store:  # nothing was changed yet
+        assert [row.id for row in await store.get([waiting.id])] == [waiting.id]
+        assert [each.name for each in migrations.up(ledger, both)] == ["second"]
+        assert migrations.up(ledger, both) == []
         (record,) = await store.claim(Claim("w", new_stamp(), (Want(9),)))
-        rows = await store.get([held.id])
-        verdicts = await store.apply([decide(each, Succeeded()) for each in (record, rows[0])])
-        assert all(verdict.accepted for verdict in verdicts)
-        assert [row.state for row in await store.get([each.id for each in children])] == [State.READY] * 3
-        assert len(await store.claim(Claim("w", new_stamp(), (Want(9, limited=True),)))) == 1
+        (verdict,) = await store.apply([decide(record, Succeeded())])
+        assert (record.id, verdict.accepted) == (waiting.id, True)
+    ledger.close()
+    with pytest.raises(StoreError, match="migrated by a newer Perdure"):
+        await opener(url)().open()
 
 
 # ---- an old worker and a newer schema --------------------------------------------------------------
 SMOKE = tuple(
     """
-    enqueue claim apply renew unique prune lapsed expired find holding note edges limits fairness shelf continuing
+    enqueue claim apply renew unique prune lapsed expired find holding note edges limits fairness shelf kv continuing
     """.split()  # noqa: SIM905
 )
 

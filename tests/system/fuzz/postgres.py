@@ -58,7 +58,16 @@ ORDER BY c.relname, a.attnum
 class PostgresTarget(Target):
     at_once = 250
     short_lived = frozenset(
-        ("holds", "unresolved", "limit_notices", "limit_slots", "limit_free_keys", "limit_gates", "limit_starts", "workers")
+        (
+            "holds",
+            "unresolved",
+            "limit_notices",
+            "limit_slots",
+            "limit_free_keys",
+            "limit_gates",
+            "limit_starts",
+            "workers",
+        )
     )
     left_alone = {"meta": "test_ledger.py spoils it: without a readable version nobody opens the schema"}
 
@@ -78,9 +87,7 @@ class PostgresTarget(Target):
                 continue
             kinds: list[str | None] = [None]
             if (table, column) == ("kv", "text"):  # each kind is read by other code
-                kinds = [
-                    name for (name,) in self._asked(f"SELECT DISTINCT kind FROM {self._schema}.kv ORDER BY 1")
-                ]
+                kinds = [name for (name,) in self._asked(f"SELECT DISTINCT kind FROM {self._schema}.kv ORDER BY 1")]
             found += [
                 self._mutation(table, column, kind, *value, kv_kind)
                 for value in VALUES[kind].items()

@@ -17,11 +17,9 @@ from typing import Any
 from perdure.core.record import NewJob, UniformJobs
 from perdure.storage.contract import EnqueueResult
 
-from .bulk_copy import can_be_copied
 from .enqueue import Enqueue
+from .fast_copy import can_copy
 from .server import Connection, Server
-
-COPIED = 1_000  # jobs of one enqueue from which COPY is quicker
 
 
 class LongEnqueues:
@@ -53,7 +51,7 @@ class LongEnqueues:
         self, server: Server, jobs: Sequence[NewJob], now: int | None
     ) -> list[EnqueueResult] | None:
         """None: they have to wait for those before them."""
-        if isinstance(jobs, UniformJobs) and len(jobs) >= COPIED and can_be_copied(jobs) and not server.pooled:
+        if isinstance(jobs, UniformJobs) and can_copy(jobs) and not server.pooled:
             return await self._copied(server, jobs, now)
         async with self._in_order:
             instant = await server.run_indexed(self._clock, repeat=True) if now is None else now

@@ -21,12 +21,11 @@ from perdure.core.record import Record
 from perdure.storage.contract import Claim, Want
 
 from .queries import load
-from .records import COLUMNS, array, claimed_of, digest, names, numbers, route_of
+from .records import array, claimed_of, digest, names, numbers, route_of
 from .server import Connection, Cursor, Statement, pipeline
 
 MARKED_FROM = 50  # smaller claims begin at the start: they wade less than they could miss
-MANY = 20  # jobs from which it pays to tell the usual ones together
-FEW = "false"  # none is looked at for being usual
+ROW_EACH = "false"  # no job is checked for being ordinary
 START_EVERY = 1.0
 START_SHARE = 20  # a claim from the start may take one part in so many of the time
 ROTTEN, ROTTEN_PER_JOB = 0.05, 0.000_2  # seconds on the server: a claim that took longer has waded
@@ -46,19 +45,6 @@ class Outlook(NamedTuple):
     next_due: int | None
     suspects: bool
     took: float
-
-
-class Exchange(NamedTuple):
-    """The answer to successes and a claim in one. `accepted` are the successes that took hold, None: all of them. Where
-    `next_due` is not in the future nothing was claimed, nor where jobs that others wait for ended (`followed`). `limited`:
-    queues of limited jobs that ended."""
-
-    claimed: list[Record]
-    next_due: int | None
-    suspects: bool
-    accepted: list[str] | None
-    followed: bool
-    limited: list[str]
 
 
 class Marks:
@@ -98,66 +84,24 @@ class Claims:
 
     def __init__(self, schema: str, doubtful: list[str]) -> None:
         self._doubtful = doubtful
-        self._sql = load("claim", schema, usually=FEW, line_lock="")
-        locking = load("claim", schema, usually=FEW, line_lock="FOR UPDATE SKIP LOCKED")
+        self._sql = load("claim", schema, ordinary=ROW_EACH, line_lock="")
+        locking = load("claim", schema, ordinary=ROW_EACH, line_lock="FOR UPDATE SKIP LOCKED")
         self._take = {
             (lanes, picked): load(
                 "claim",
                 schema,
                 lanes=(locking if picked == "locked" else self._sql)[lanes],
                 picked=self._sql[picked],
-                usually=FEW,
+                ordinary=ROW_EACH,
             )["take"]
             for lanes in LANES
             for picked in ("locked", "merged")
         }
         self._left = {
-            lanes: load("claim", schema, lanes=self._sql[lanes], usually=FEW)["left"]
+            lanes: load("claim", schema, lanes=self._sql[lanes], ordinary=ROW_EACH)["left"]
             for lanes in ("all_lanes", "named_lanes")
         }
-        told = load("apply", schema)["succeeding"]
-        ways = {  # what is said, and how the answer tells of claimed jobs
-            "silent": {"succeeding": self._sql["saying_nothing"], "claimed_rows": "{few}", "usually": FEW},
-            "few": {"succeeding": told, "claimed_rows": "{few}", "usually": FEW},
-            "many": {"succeeding": told, "claimed_rows": "{many}", "usually": "{usual}"},
-        }
-        nothing = ", ".join(["NULL"] * len(COLUMNS))
-        self._exchange = {
-            (way, lanes, picking): load(
-                "claim", schema, lanes=self._sql[lanes], picking=self._sql[picking], nothing=nothing, **parts
-            )["exchange"]
-            for way, parts in ways.items()
-            for lanes in LANES
-            for picking in ("picking_locked", "picking_merged")
-        }
-        self._marks = Marks()
-
-    async def exchange(
-        self, connection: Connection, successes: Mapping[str, Any], told: int, claim: Claim, now: int | None
-    ) -> Exchange:
-        """Say that so many jobs succeeded and claim for one want, in one statement."""
-        (want,) = claim.wants
-        marks = self._marks.of(want, monotonic())
-        values = {
-            **successes,
-            "told": told,
-            **wanted(want),
-            **claimer(claim, want.limit),
-            **marked(marks),
-            "now": now,
-        }
-        lanes = _from_start(want) if marks is None else "marked_lanes"
-        picking = "picking_locked" if marks is not None and len(marks) == 1 else "picking_merged"
-        way = "silent" if not told else "few" if told < MANY else "many"  # as many as ended are likely to come
-        cursor = await connection.execute(self._exchange[way, lanes, picking], values)
-        rows = await cursor.fetchall()
-        next_due, suspects, took, passed_over, accepted, followed, limited = rows.pop()[len(COLUMNS) :]
-        found = claimed_of(rows, self._doubtful)
-        withheld = followed or (next_due is not None and next_due <= 0)
-        if passed_over and len(found) < want.limit and not withheld:
-            found += await self._passed_over(connection, claim, want, want.limit - len(found), now)
-        self._marks.note(want, found, took, from_start=marks is None)
-        return Exchange(found, next_due, suspects, accepted, followed, limited or [])
+        self.marks = Marks()
 
     def promote(self, limit: int, now: int | None) -> Statement:
         return self._sql["promote"], {"limit": limit, "now": now}
@@ -171,13 +115,13 @@ class Claims:
         places = [place for place, want in enumerate(claim.wants) if want.limit > 0 and not want.limited]
         wants = [claim.wants[place] for place in places]
         began = monotonic()
-        marks = [self._marks.of(want, began) for want in wants]
+        marks = [self.marks.of(want, began) for want in wants]
         takes = [self._taking(claim, want, mark, now) for want, mark in zip(wants, marks, strict=True)]
         plain = [want for want in claim.wants if not want.limited]
         outlooks = [self.outlook(want, now) for want in plain or claim.wants[:1]]
         # asked with the claim, so that a short one is followed by another only if that finds something
         asked = [
-            (self._left[_from_start(want)], {**wanted(want), "limit": 1, "now": now})
+            (self._left[lanes_from_start(want)], {**wanted(want), "limit": 1, "now": now})
             for want, mark in zip(wants, marks, strict=True)
             if mark is None and not want.alone
         ]
@@ -191,33 +135,43 @@ class Claims:
         for place, want, mark, cursor in zip(places, wants, marks, taken, strict=True):
             found = claimed_of(await cursor.fetchall(), self._doubtful)
             if mark is None and not want.alone and await _is_true(next(left)) and len(found) < want.limit:
-                found += await self._passed_over(connection, claim, want, want.limit - len(found), now)
-            self._marks.note(want, found, outlook.took, from_start=mark is None)
+                found += await self.claim_passed_over(connection, claim, want, want.limit - len(found), now)
+            self.marks.note(want, found, outlook.took, from_start=mark is None)
+            if mark is not None:
+                found += await self.claim_before_marks(connection, claim, want, want.limit - len(found), now)
             claimed[place] = found
         return earlier, claimed, outlook, {queue for (queue,) in await promoted.fetchall()}
 
     def outlook(self, want: Want, now: int | None) -> Statement:
         return self._sql["outlook"], {**wanted(want), "limited": want.limited, "now": now}
 
-    async def _passed_over(
+    async def claim_passed_over(
         self, connection: Connection, claim: Claim, want: Want, limit: int, now: int | None
     ) -> list[Record]:
         """Jobs behind those that another claimer had locked when the lanes were merged."""
         values = {**wanted(want), **claimer(claim, limit), "now": now}
-        cursor = await connection.execute(self._take[_from_start(want), "locked"], values)
+        cursor = await connection.execute(self._take[lanes_from_start(want), "locked"], values)
         return claimed_of(await cursor.fetchall(), self._doubtful)
+
+    async def claim_before_marks(
+        self, connection: Connection, claim: Claim, want: Want, limit: int, now: int | None
+    ) -> list[Record]:
+        """Jobs in other lanes, or before the marks, after a claim behind marks came back short."""
+        if limit <= 0 or self.marks.of(want, monotonic()) is not None:
+            return []
+        return await self.claim_passed_over(connection, claim, want, limit, now)
 
     def _taking(self, claim: Claim, want: Want, marks: Mapping[Lane, Mark] | None, now: int | None) -> Statement:
         values: dict[str, Any] = {**wanted(want), **claimer(claim, want.limit), "now": now}
         if want.alone:
             return self._sql["take_suspects"], values
         if not marks:
-            return self._take[_from_start(want), "merged"], values
+            return self._take[lanes_from_start(want), "merged"], values
         values |= marked(marks)
         return self._take["marked_lanes", "locked" if len(marks) == 1 else "merged"], values
 
 
-def _from_start(want: Want) -> str:
+def lanes_from_start(want: Want) -> str:
     """How the lanes are found where there are no marks."""
     return "all_lanes" if want.queues is None else "named_lanes"
 

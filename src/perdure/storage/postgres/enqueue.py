@@ -21,9 +21,9 @@ from perdure.storage.contract import EnqueueResult, QueueSettings
 from perdure.storage.rules.fast_path import ids_of, is_ordinary
 from perdure.storage.rules.records import KeyName, key_name, parents_of, plan, refuse_missing_parents
 
-from .bulk_copy import Instant, store
 from .caller_insert import USUAL, full_text, insert_into, unusual
 from .fair_ranks import Shares
+from .fast_copy import Instant, try_fast_copy
 from .queries import ONE_INSTANT, load
 from .records import JOINT, array, marked, numbers_or_none
 from .server import Connection, Statement, pipeline
@@ -88,12 +88,7 @@ class Enqueue:
     async def put_copied(
         self, connection: Connection, jobs: UniformJobs, instant: Instant, *, waiting_first: bool
     ) -> list[EnqueueResult] | None:
-        """The same by COPY."""
-        try:
-            stored = await store(connection, self._schema, jobs, instant, waiting_first=waiting_first)
-        except UniqueViolation:
-            return None
-        return [EnqueueResult(id) for id in jobs.ids] if stored else None
+        return await try_fast_copy(connection, self._schema, jobs, instant, waiting_first=waiting_first)
 
     async def _at_once(self, connection: Connection, inserts: Sequence[Statement]) -> None:
         if len(inserts) == 1:

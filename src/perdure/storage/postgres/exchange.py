@@ -23,6 +23,7 @@ from perdure.storage.contract import ACCEPTED, CHUNK, Claim, ExchangeResult, Sta
 from .apply import Apply, Effects, are_short_successes
 from .claim import Claims, read_outlook
 from .edges import Edges, Looked
+from .fast_exchange import FastExchange
 from .fast_limits import LimitedClaimStatement, Passed
 from .limits import Limits
 from .server import Connection, Cursor, Server, Statement, pipeline, through_conflicts
@@ -55,6 +56,7 @@ class Exchanges:
         apply: Apply,
         claims: Claims,
         limits: Limits,
+        fast_exchange: FastExchange,
         passing: LimitedClaimStatement,
         edges: Edges,
         server: Callable[[], Server],
@@ -63,6 +65,7 @@ class Exchanges:
         self._apply = apply
         self._claims = claims
         self._limits = limits
+        self._fast_exchange = fast_exchange
         self._passing = passing
         self._edges = edges
         self._server = server
@@ -169,13 +172,19 @@ class Exchanges:
         now = self._now()
         if len(claim.wants) > 1:
             claim = msgspec.structs.replace(claim, wants=(claim.wants[place],))
-        answer = await self._claims.exchange(connection, self._apply.successes(changes, now), len(changes), claim, now)
+        successes = self._apply.successes(changes, now)
+        answer = await self._fast_exchange.try_fast_exchange(connection, successes, len(changes), claim, now)
+        if answer is None:
+            accepted, taken = await self._in_steps(connection, changes, claim, (), effects)
+            if taken is not None:
+                taken.claimed = {place: taken.claimed[0]}
+            return accepted, taken
         accepted = [change.id for change in changes] if answer.accepted is None else set(answer.accepted)
         effects.ready.update(answer.limited)
         effects.settles |= answer.followed
         if answer.followed:
             return accepted, None
-        if answer.next_due is not None and answer.next_due <= 0:
+        if answer.due:
             _, taken = await self._claim(connection, [], claim, effects)
             taken.claimed = {place: taken.claimed[0]}
             return accepted, taken

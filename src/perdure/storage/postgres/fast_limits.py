@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 
 from perdure.core.record import Record
 from perdure.storage.contract import Claim, Want
+from perdure.storage.rules import fast_path
 from perdure.storage.rules.limits import limits_of
 
-from .claim import FEW, MANY, Marks, claimer, marked, wanted
+from .claim import ROW_EACH, Marks, claimer, marked, wanted
+from .fast_exchange import GROUP_FROM
 from .queries import load
 from .records import COLUMNS, array, claimed_of, digest, numbers
 from .server import Connection, Statement, pipeline
@@ -26,8 +28,17 @@ LOOK = 128  # gates that are read together at most
 BEST = 16  # gates that are read for a small claim
 NEWS = 1_000  # that are heard together
 INVOLVED = 1.0  # seconds after which the simple way is tried again
-_SHARED = ("wanted", "can_run", "claimed_columns", "usual_columns", "in_common", "few", "many", "saying_nothing")
-_WAYS = {"few": FEW, "many": "{usual}"}
+_SHARED = (
+    "wanted",
+    "can_run",
+    "claimed_columns",
+    "grouped_columns",
+    "group_by",
+    "row_each",
+    "grouped_rows",
+    "no_successes",
+)
+_FORMS = {"row_each": ROW_EACH, "grouped_rows": "{is_ordinary}"}
 
 
 class Passed(NamedTuple):
@@ -49,20 +60,20 @@ class LimitedClaimStatement:
 
     def __init__(self, schema: str, doubtful: list[str]) -> None:
         self._doubtful = doubtful
-        claims = load("claim", schema, no_outlook="{no_outlook}", usually=FEW)
+        claims = load("claim", schema, no_outlook="{no_outlook}", ordinary=ROW_EACH)
         parts = {name: claims[name] for name in _SHARED}
         parts["nothing"] = ", ".join(["NULL"] * len(COLUMNS))
         told = load("apply", schema)["succeeding"]
         ends = {
-            False: {"succeeding": "{saying_nothing}", "something_first": "{nothing_first}"},
+            False: {"succeeding": "{no_successes}", "something_first": "{nothing_first}"},
             True: {"succeeding": told},
         }
         self._pass = {
-            (says, way): load(
-                "limits", schema, **parts, **words, moved=_moved(schema, usually), claimed_rows=f"{{{way}}}"
+            (reports, form): load(
+                "limits", schema, **parts, **words, moved=_moved(schema, ordinary), claimed_rows=f"{{{form}}}"
             )["pass"]
-            for says, words in ends.items()
-            for way, usually in _WAYS.items()
+            for reports, words in ends.items()
+            for form, ordinary in _FORMS.items()
         }
         self._sql = load("limits", schema)
         self._marks = Marks()
@@ -71,7 +82,7 @@ class LimitedClaimStatement:
 
     def is_simple(self, want: Want) -> bool:
         """Whether to try."""
-        return not want.alone and monotonic() >= self._involved_until
+        return fast_path.enabled() and not want.alone and monotonic() >= self._involved_until
 
     async def claim(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> Passed:
         return await self.exchange(connection, {}, 0, claim, want, now)
@@ -87,12 +98,18 @@ class LimitedClaimStatement:
     ) -> Passed:
         """Say that so many jobs succeeded and claim limited ones."""
         marks = self._marks.of(want, monotonic())
-        values = {**wanted(want), **claimer(claim, want.limit), **marked(marks), **bounds(now), "best": gates_for(want.limit)}
-        first = self._pass[told > 0, "few" if max(told, self._came) < MANY else "many"]
-        rows, row = await _passed(connection, [(first, {**successes, **values, "told": told})])
+        values = {
+            **wanted(want),
+            **claimer(claim, want.limit),
+            **marked(marks),
+            **bounds(now),
+            "best": gates_for(want.limit),
+        }
+        first = self._pass[told > 0, "row_each" if max(told, self._came) < GROUP_FROM else "grouped_rows"]
+        rows, row = await _passed(connection, [(first, {**successes, **values, "reported": told})])
         last = row
         if row.unparsed:
-            again = (self._pass[False, "few"], {**values, "told": 0})
+            again = (self._pass[False, "row_each"], {**values, "reported": 0})
             rows, last = await _passed(connection, [*await self._parse_limits(connection, want), again])
         answer = Passed(None, False, last.suspects, row.accepted, row.followed, row.gave_up or ())
         if row.withheld:
@@ -120,7 +137,8 @@ class LimitedClaimStatement:
 
 
 class _Told(NamedTuple):
-    """The last row of `pass`. `unparsed`: there are gates whose limits nobody has parsed yet. `bounded`: there may be more gates."""
+    """The last row of `pass`. `unparsed`: there are gates whose limits nobody has parsed yet. `bounded`: there may be more
+    gates."""
 
     simple: bool | None
     more: bool | None
@@ -139,8 +157,8 @@ async def _passed(connection: Connection, statements: Sequence[Statement]) -> tu
     return rows, _Told(*rows.pop()[len(COLUMNS) : -1])
 
 
-def _moved(schema: str, usually: str) -> str:
-    return load("claim", schema, slot="{slot_of_lane}", usually=usually)["moved"]
+def _moved(schema: str, ordinary: str) -> str:
+    return load("claim", schema, slot="{slot_of_lane}", ordinary=ordinary)["moved"]
 
 
 def gates_for(limit: int) -> int:

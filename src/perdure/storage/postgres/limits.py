@@ -1,15 +1,15 @@
 """Claims jobs under limits, which are parked while they are ready.
 
-Claimers of limited jobs take turns (one advisory lock, held until they commit), so that their counts stay exact. Whoever parks
-a job or releases a hold under a limit does not wait for them: it inserts a row into `limit_notices`, in its own transaction,
-and the next claimer reads it.
+Claimers of limited jobs take turns (one advisory lock, held until they commit), so that their counts stay exact. Whoever
+parks a job or releases a hold under a limit does not wait for them: it inserts a row into `limit_notices`, in its own
+transaction, and the next claimer reads it.
 
-**Gates.** Parked jobs wait in lanes of gate (the same limits), queue, task and routing key. Each gate records the claim order
-of its best job, or an earlier one (its head). A claim reads only the best open gates by their heads, so it costs the same
-however many gates there are. It lets a job start only if no gate that it did not read can have a better one, and then moves the
-heads of the gates that it read. It closes gates that let nobody through: by the key that is used up, or until the instant at
-which a rate allows the next start. A key of which a hold was released may have free slots (`limit_free_keys`) until a gate is
-found closed by it again: meanwhile claims reopen its gates, those first that have been closed for longest.
+**Gates.** Parked jobs wait in lanes of gate (the same limits), queue, task and routing key. Each gate records the claim
+order of its best job, or an earlier one (its head). A claim reads only the best open gates by their heads, so it costs the
+same however many gates there are. It lets a job start only if no gate that it did not read can have a better one, and then
+moves the heads of the gates that it read. It closes gates that let nobody through: by the key that is used up, or until the
+instant at which a rate allows the next start. A key of which a hold was released may have free slots (`limit_free_keys`)
+until a gate is found closed by it again: meanwhile claims reopen its gates, those first that have been closed for longest.
 
 **Slots.** What runs under a key is counted: the holds, each with its key, and a row per key for jobs with several keys,
 inserted by the claim and deleted when the notice of the hold's end is read. **Starts** are rows too, as long as they count.
@@ -38,7 +38,7 @@ from perdure.storage.rules.limits import (
     why_closed,
 )
 
-from .claim import FEW, claimer, wanted
+from .claim import ROW_EACH, claimer, wanted
 from .fast_limits import LOOK, NEWS, bounds, gates_for
 from .queries import load
 from .records import array, claimed_of, digest, names, numbers, slot_of
@@ -46,7 +46,11 @@ from .server import Connection, Statement, pipeline
 
 ROUNDS = 8  # reads of gates or notices in one claim: other claimers wait for their turn meanwhile
 LONG = 10_000_000  # microseconds after which upkeep reopens a closed gate
-BEHIND_ALL = (1 << 31) - 1, (1 << 63) - 1, "ffffffff-ffff-ffff-ffff-ffffffffffff"  # the head of a gate that nobody can claim from
+BEHIND_ALL = (
+    (1 << 31) - 1,
+    (1 << 63) - 1,
+    "ffffffff-ffff-ffff-ffff-ffffffffffff",
+)  # the head of a gate that nobody can claim from
 
 
 class OpenGate(NamedTuple):
@@ -78,7 +82,7 @@ class Lanes(NamedTuple):
         return [gate.place for gate in self.gates if not gate.jobs and gate.place is not None]
 
     def moved_heads(self, claimed: Collection[str]) -> list[tuple[str, ClaimOrder]]:
-        """Where the heads are once these jobs are claimed, as far as they are elsewhere. Only gates behind the bound need to know."""
+        """The heads that change when these jobs are claimed. Nothing depends on them while all gates are read."""
         if self.bound is None:
             return []
         first = [(gate, next((job for job in gate.jobs if job[2] not in claimed), None)) for gate in self.gates]
@@ -98,7 +102,7 @@ class Limits:
 
     def __init__(self, schema: str, doubtful: list[str]) -> None:
         self._doubtful = doubtful
-        claims = load("claim", schema, slot="{slot_given}", usually=FEW)
+        claims = load("claim", schema, slot="{slot_given}", ordinary=ROW_EACH)
         parts = {name: claims[name] for name in ("wanted", "can_run", "claimed")}
         self._sql = load("limits", schema, **parts)
         self._unseen = False  # the last claim left open gates unread, or jobs that may start

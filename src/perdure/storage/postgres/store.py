@@ -56,6 +56,7 @@ from .database_identity import look
 from .edges import Edges
 from .enqueue import Enqueue
 from .exchange import Exchanges
+from .fast_exchange import FastExchange
 from .fast_limits import LimitedClaimStatement
 from .health import findings, read_durability
 from .inspection import Inspection
@@ -103,6 +104,7 @@ class PostgresStorage(Storage):
             self._apply,
             self._claims,
             self._limits,
+            FastExchange(address.schema, self._claims, self._doubtful),
             LimitedClaimStatement(address.schema, self._doubtful),
             self._edges,
             self._server,

@@ -156,7 +156,7 @@ gone AS (
 ),
 moment AS MATERIALIZED (SELECT {now} AS now),
 taken AS MATERIALIZED (
-    SELECT gone.*, {usually} AS usual, (SELECT now FROM moment) AS now, j.created_at, j.lease,
+    SELECT gone.*, {ordinary} AS ordinary, (SELECT now FROM moment) AS now, j.created_at, j.lease,
         j.run_at AS first_run_at, j.timeout, j.max_attempts, j.priority, j.chain_id, j.payload, j.backoff, j.retention, j.dead_retention, j.run_when, j.key, j.tenant, j.routing_key, j.tags, j.meta,
         j.unique_key, j.unique_scope, j.after, j.limits, j.errors
     FROM gone CROSS JOIN LATERAL (SELECT * FROM {schema}.jobs WHERE jobs.id = gone.id OFFSET 0) AS j
@@ -176,18 +176,18 @@ freed AS (
     WHERE key = ANY(ARRAY(SELECT held_key FROM gone WHERE key_waits AND held_key IS NOT NULL))
 )
 
--- name: few
+-- name: row_each
 -- Each claimed job in a row of its own: where there are few of them, that is quicker.
 SELECT {claimed_columns}, {no_outlook} FROM taken AS j
 
--- name: many
--- Claimed jobs, the usual ones told together.
-SELECT {claimed_columns}, {no_outlook} FROM taken AS j WHERE NOT j.usual
+-- name: grouped_rows
+-- Claimed jobs; ordinary ones that are alike share a row.
+SELECT {claimed_columns}, {no_outlook} FROM taken AS j WHERE NOT j.ordinary
 UNION ALL
-SELECT {usual_columns}, {no_outlook} FROM taken AS j WHERE j.usual GROUP BY {in_common}
+SELECT {grouped_columns}, {no_outlook} FROM taken AS j WHERE j.ordinary GROUP BY {group_by}
 
--- name: usual
--- Whether a job has nothing that most jobs have not: never tried, due since it was made. See `claimed_of` in records.py.
+-- name: is_ordinary
+-- Whether a job has only defaults, was never tried, and is due since it was made. See `claimed_of` in records.py.
 num_nonnulls(gone.run_at, gone.expires_at, gone.accepted_stamp, nullif(gone.min_version, {row_version}), gone.version,
     gone.attempt, gone.failures, gone.losses, gone.waits, gone.held_key, gone.reason, gone.progress, gone.followed, j.run_at,
     j.chain_id, j.run_when, j.key, j.tenant, j.tags, j.meta, j.unique_key, j.unique_scope, j.after, j.errors) = 0
@@ -207,14 +207,14 @@ j.id::text, j.task, j.queue, 'running', j.priority, j.rank, j.payload, coalesce(
     j.held_key IS NOT NULL AND NOT j.key_waits, j.chain_id::text, j.after, {run_when}, coalesce(j.waits, 0),
     coalesce(j.followed, false), NULL, j.limits, coalesce(j.min_version, 1)
 
--- name: in_common
--- What usual jobs are told by.
+-- name: group_by
+-- What ordinary jobs that share a row have in common.
 j.task, j.queue, j.priority, j.max_attempts, j.timeout, j.lease, j.backoff, j.retention, j.dead_retention, j.routing_key,
     j.limits
 
--- name: usual_columns
--- Usual jobs that are alike in one row: in the place of the id when each was made and its id, and the payloads, joined.
--- It has no rank, and the other columns are those of every one of them.
+-- name: grouped_columns
+-- Ordinary jobs that are alike, in one row: instead of the id, the instants and ids of all, joined; the payloads, joined. It has
+-- no rank, and the other columns are those of each job.
 string_agg(j.created_at || ' ' || j.id, chr(30)), j.task, j.queue, 'running', j.priority, NULL,
     string_agg(j.payload, chr(30)), 2, 1, 0, 0, j.max_attempts, j.timeout, j.lease, {backoff}, {retention},
     {dead_retention}, 0, 0, NULL, NULL, NULL, NULL, NULL, %(stamp)s::bigint, NULL, %(worker)s::text,
@@ -241,7 +241,7 @@ SELECT {nothing}, (SELECT wait FROM due), EXISTS (
         SELECT 1 FROM {schema}.waiting AS w WHERE state = 'ready' AND suspect AND NOT parked AND {wanted} AND {can_run}),
     extract(epoch FROM clock_timestamp() - transaction_timestamp())::float8,
     (SELECT count(*) FROM seen) > (SELECT count(*) FROM picked),
-    (SELECT CASE WHEN count(*) < %(told)s::integer THEN coalesce(array_agg(id::text), '{}') END FROM succeeded),
+    (SELECT CASE WHEN count(*) < %(reported)s::integer THEN coalesce(array_agg(id::text), '{}') END FROM succeeded),
     (SELECT count(*) > 0 FROM noted WHERE followed), (SELECT array_agg(DISTINCT limited) FROM noted WHERE limited IS NOT NULL)
 ORDER BY 5 DESC NULLS LAST;
 
@@ -249,8 +249,8 @@ ORDER BY 5 DESC NULLS LAST;
 -- What rows of jobs have in the columns of the last one.
 NULL::bigint, NULL::boolean, NULL::float8, NULL::boolean, NULL::text[], NULL::boolean, NULL::text[]
 
--- name: saying_nothing
--- A claim alone: nobody has ended.
+-- name: no_successes
+-- A claim alone: no job has ended.
 noted AS (SELECT NULL::boolean AS followed, NULL::text AS limited WHERE false),
 succeeded AS (SELECT NULL::uuid AS id WHERE false)
 

@@ -68,7 +68,7 @@ SELECT {nothing}, (SELECT bool_and(simple) FROM lane), (SELECT bool_or(unread) F
         WHERE used.running < lane.most GROUP BY lane.gate HAVING sum(lane.jobs) > coalesce(min(came.jobs), 0)),
     EXISTS (SELECT 1 FROM {schema}.waiting AS w WHERE state = 'ready' AND suspect AND parked AND {wanted} AND {can_run}),
     EXISTS (SELECT 1 FROM lane WHERE limits IS NOT NULL), (SELECT bool_and(bounded) FROM lane), (SELECT max(took) FROM lane),
-    (SELECT CASE WHEN count(*) < %(told)s::integer THEN coalesce(array_agg(id::text), '{}') END FROM succeeded),
+    (SELECT CASE WHEN count(*) < %(reported)s::integer THEN coalesce(array_agg(id::text), '{}') END FROM succeeded),
     (SELECT so FROM withheld), (SELECT count(*) > 0 FROM noted WHERE followed),
     (SELECT array_agg(DISTINCT limited) FROM noted WHERE limited IS NOT NULL),
     {schema}.limit_close(
