@@ -69,11 +69,11 @@ SAFEGUARDS = [
         "tests/stores/postgres/test_locks.py::test_many_words_about_the_same_jobs_in_any_order_never_deadlock",
         more=(
             (
-                "storage/postgres/apply.py",
+                "storage/postgres/writing/apply.py",
                 '(self._lock[table], {"ids": array(sorted(ids))})',
                 '(self._lock[table], {"ids": array(ids)})',
             ),
-            ("storage/postgres/apply.py", 'for within in (GIVES_WAY, "0"))', 'for within in ("0", "0"))'),
+            ("storage/postgres/writing/apply.py", 'for within in (GIVES_WAY, "0"))', 'for within in ("0", "0"))'),
         ),
     ),
     Safeguard(
@@ -92,7 +92,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         7,
-        "storage/postgres/server.py",
+        "storage/postgres/connection/server.py",
         '    "idle_in_transaction_session_timeout": "60s",\n',
         "",
         "tests/stores/postgres/test_locks.py::test_a_host_that_dies_does_not_keep_its_locks",
@@ -389,14 +389,14 @@ SAFEGUARDS = [
     ),
     Safeguard(
         46,
-        "storage/postgres/listing.py",
+        "storage/postgres/reading/listing.py",
         '        cursor = await connection.execute(self._sql["get"], {"ids": array(ids)})\n        found = {record.id: record for record in shown_of(await cursor.fetchall(), now)}\n',
         '        found = {}\n        for table in ("o.id IS NULL", "o.id IS NOT NULL"):\n            statement = self._sql["get"].replace("WHERE j.id", f"WHERE {table} AND j.id")\n            cursor = await connection.execute(statement, {"ids": array(ids)})\n            found |= {record.id: record for record in shown_of(await cursor.fetchall(), now)}\n',
         "tests/stores/postgres/test_locks.py::test_who_reads_sees_every_job_wherever_it_moves",
     ),
     Safeguard(
         47,
-        "storage/postgres/claim.py",
+        "storage/postgres/claiming/claim.py",
         "if want.limit < MARKED_FROM or now >= self._until.get(_kind(want), 0.0):",
         "if want.limit < MARKED_FROM:",
         "tests/stores/postgres/test_marks.py::test_under_full_speed_it_is_found_within_the_time_between_two_starts",

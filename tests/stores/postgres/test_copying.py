@@ -11,8 +11,8 @@ from perdure import Perdure
 from perdure.core.ids import new_ids, new_stamp
 from perdure.core.record import UniformJobs
 from perdure.storage.contract import Claim, Filter, QueueSettings, Want
-from perdure.storage.postgres import fast_copy
-from perdure.storage.postgres.fast_copy import COPY_FROM as COPIED
+from perdure.storage.postgres.writing import fast_copy
+from perdure.storage.postgres.writing.fast_copy import COPY_FROM as COPIED
 from tests.support.real_servers import kinds_with_a_store, server
 
 from .helpers import job, opened, schema_of
@@ -41,7 +41,7 @@ def copied(monkeypatch):
         answers.append(stored is not None)
         return stored
 
-    monkeypatch.setattr("perdure.storage.postgres.enqueue.try_fast_copy", store)
+    monkeypatch.setattr("perdure.storage.postgres.writing.enqueue.try_fast_copy", store)
     return answers
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from perdure import Perdure
 from perdure.cli.root import perdure as command
-from perdure.storage.postgres import health
+from perdure.storage.postgres.connection import health
 from tests.support.waiting import wait_until
 
 from .helpers import opened, schema_of

@@ -15,7 +15,7 @@ from perdure import Context, Perdure, StoreError
 from perdure.core.ids import new_stamp
 from perdure.core.lifecycle import Succeeded, decide
 from perdure.storage.contract import Claim, Filter, Want
-from perdure.storage.postgres import server as server_module
+from perdure.storage.postgres.connection import server as server_module
 from tests.support.waiting import eventually, stays
 
 from .helpers import job, open_files, opened, schema_of

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.core.job import State
 from perdure.core.lifecycle import Succeeded, decide
-from perdure.storage.postgres.edges import Edges
+from perdure.storage.postgres.edges.edges import Edges
 from perdure.testing.conformance.tools import enqueue_and_claim, job
 from tests.support.real_servers import kinds_with_a_store, server
 

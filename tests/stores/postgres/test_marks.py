@@ -7,8 +7,8 @@ from perdure.core.ids import new_stamp
 from perdure.core.job import State
 from perdure.core.record import Record
 from perdure.storage.contract import Claim, Want
-from perdure.storage.postgres import claim as claims
-from perdure.storage.postgres.claim import Marks
+from perdure.storage.postgres.claiming import claim as claims
+from perdure.storage.postgres.claiming.claim import Marks
 from perdure.storage.urls import opener
 from perdure.testing.conformance.tools import ids, job
 from tests.support.real_servers import kinds_with_a_store, server

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 from psycopg.errors import TooManyConnections
 
-from perdure.storage.postgres.pool import Pool
+from perdure.storage.postgres.connection.pool import Pool
 
 
 async def test_one_that_comes_back_while_no_other_can_be_opened_is_taken(own_url):

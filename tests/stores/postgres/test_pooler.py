@@ -105,7 +105,7 @@ async def test_statements_that_the_queue_lives_on_stay_on_their_indexes(url):
         seen = []
 
         async def look(connection):
-            from perdure.storage.postgres.server import pipeline
+            from perdure.storage.postgres.connection.server import pipeline
 
             (cursor,) = await pipeline(connection, [("SELECT current_setting('enable_seqscan')", {})])
             seen.extend(await cursor.fetchall())

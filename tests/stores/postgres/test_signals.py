@@ -12,8 +12,8 @@ from perdure import Perdure, StoreError
 from perdure.core.ids import new_stamp
 from perdure.core.lifecycle import Succeeded, decide
 from perdure.storage.contract import Claim, Filter, Want
-from perdure.storage.postgres import signals
-from perdure.storage.postgres.signals import channel_of
+from perdure.storage.postgres.connection import signals
+from perdure.storage.postgres.connection.signals import channel_of
 from tests.support.real_servers import server
 from tests.support.waiting import stays
 

@@ -14,7 +14,7 @@ from perdure import Perdure
 from perdure.client.group_commit import wait_for_room
 from perdure.storage.contract import Filter
 from perdure.storage.mongo.store import MongoStorage
-from perdure.storage.postgres import server
+from perdure.storage.postgres.connection import server
 from perdure.storage.postgres.store import PostgresStorage
 from perdure.storage.redis.store import RedisStorage
 from perdure.storage.sqlite.connection import writer

@@ -14,7 +14,7 @@ from perdure import Backoff, Context, Item, JobDead, Perdure, State, StoreError
 from perdure.errors import StoreUnavailable
 from perdure.storage.contract import Filter
 from perdure.storage.mongo.connection import server as mongo_server
-from perdure.storage.postgres import server as postgres_server
+from perdure.storage.postgres.connection import server as postgres_server
 from perdure.storage.redis import client as redis_client
 from perdure.storage.sqlite.connection import busy as sqlite_busy
 from tests.support.addresses import OF_EACH_KIND, address

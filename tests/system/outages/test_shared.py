@@ -14,7 +14,7 @@ import redis
 from perdure import Perdure, PerdureError, ResultTimeout, Task
 from perdure.client.handle import OPENED_WITHIN
 from perdure.storage.contract import Claim, Filter, Storage, Want
-from perdure.storage.postgres import server as postgres_server
+from perdure.storage.postgres.connection import server as postgres_server
 from perdure.storage.sqlite.store import SqliteStorage
 from tests.support.addresses import address
 from tests.support.proxy import Proxy

@@ -8,8 +8,8 @@ import pytest
 
 from perdure import Limit, Unique
 from perdure.core.ids import new_id
+from perdure.storage.postgres.connection.signals import channel_of
 from perdure.storage.postgres.schema import TABLES
-from perdure.storage.postgres.signals import channel_of
 
 from .callers import with_every_caller
 from .tools import schema_of

@@ -12,11 +12,11 @@ from typing import Any
 from perdure.core.record import NewJob
 from perdure.storage.contract import ACCEPTED, KvEntry, KvWrite
 
-from .apply import Apply
-from .enqueue import Enqueue
+from .connection.server import Connection, Statement, pipeline
 from .queries import load
-from .records import array, marked, numbers, unmarked
-from .server import Connection, Statement, pipeline
+from .reading.records import array, marked, numbers, unmarked
+from .writing.apply import Apply
+from .writing.enqueue import Enqueue
 
 Place = tuple[str, str]
 

@@ -24,13 +24,13 @@ from perdure.storage.contract import CallerStatements, Storage
 from perdure.storage.database_identity import DatabaseIdentity
 from perdure.storage.outbox import MOST_BYTES, Aside, Batch, Entry, Outbox, OutboxState, queue_text, rows_text
 
-from .address import Address
-from .database_identity import PostgresIdentity
-from .errors import explained
+from .connection.address import Address
+from .connection.database_identity import PostgresIdentity
+from .connection.errors import explained
+from .connection.server import Connection, Server
+from .connection.signals import Signals
 from .queries import load
 from .schema import PostgresLedger, load_migrations
-from .server import Connection, Server
-from .signals import Signals
 
 _SIGNAL = frozenset({"outbox"})
 

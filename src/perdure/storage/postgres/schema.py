@@ -10,8 +10,8 @@ import psycopg
 from perdure.errors import StoreError
 from perdure.storage.migrations import Migration, migrations_in, version_in
 
-from .address import Address
-from .errors import explained, explained_connecting
+from .connection.address import Address
+from .connection.errors import explained, explained_connecting
 from .queries import load
 
 TABLES = tuple(

@@ -46,30 +46,30 @@ from perdure.storage.opening import Demand, check_durability, refuse_after_fork
 from perdure.storage.rules.fast_path import kinds_of
 from perdure.storage.rules.filters import parse_cursor
 
-from .address import Address
-from .apply import Apply, Effects
-from .bad_value_recovery import Cause
-from .bulk_enqueue import LongEnqueues
-from .caller_insert import insertion
-from .claim import Claims
-from .database_identity import look
-from .edges import Edges
-from .enqueue import Enqueue
-from .exchange import Exchanges
-from .fast_exchange import FastExchange
-from .fast_limits import LimitedClaimStatement
-from .health import findings, read_durability
-from .inspection import Inspection
+from .claiming.claim import Claims
+from .claiming.fast_exchange import FastExchange
+from .connection.address import Address
+from .connection.database_identity import look
+from .connection.health import findings, read_durability
+from .connection.server import Connection, Server, pipeline
+from .connection.signals import Signals
+from .edges.edges import Edges
 from .kv import Shelf
-from .limits import Limits
-from .listing import Listing
+from .limits.fast_limits import LimitedClaimStatement
+from .limits.limits import Limits
+from .reading.listing import Listing
+from .reading.transfer import Carry
 from .schema import PostgresLedger, load_migrations
-from .server import Connection, Server, pipeline
-from .signals import Signals
 from .transaction import PostgresTransaction
-from .transfer import Carry
-from .unreadable import Aside
-from .upkeep import Upkeep
+from .upkeep.bad_value_recovery import Cause
+from .upkeep.inspection import Inspection
+from .upkeep.unreadable import Aside
+from .upkeep.upkeep import Upkeep
+from .writing.apply import Apply, Effects
+from .writing.bulk_enqueue import LongEnqueues
+from .writing.caller_insert import insertion
+from .writing.enqueue import Enqueue
+from .writing.exchange import Exchanges
 
 LONG = 100  # jobs of an enqueue that keeps its place among others
 BRIEF = 1.0  # seconds of patience for those who must know soon that the store is out of reach

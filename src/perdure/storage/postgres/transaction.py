@@ -24,11 +24,11 @@ from perdure.core.record import NewJob
 from perdure.errors import StoreError
 from perdure.storage.contract import ACCEPTED, ENDED_BY_HANDLER, EnqueueResult, StoreTransaction, Verdict
 
-from .apply import Apply, Effects
-from .enqueue import Enqueue
-from .errors import explained, unavailable
-from .pool import hang_up
-from .server import SETTLE_WITHIN, Connection, Server
+from .connection.errors import explained, unavailable
+from .connection.pool import hang_up
+from .connection.server import SETTLE_WITHIN, Connection, Server
+from .writing.apply import Apply, Effects
+from .writing.enqueue import Enqueue
 
 T = TypeVar("T")
 BEGIN_WITHIN = 20.0  # seconds after which a server that does not begin a transaction is hung up on

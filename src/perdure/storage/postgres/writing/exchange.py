@@ -20,13 +20,13 @@ from perdure.core.record import Record
 from perdure.errors import StoreError
 from perdure.storage.contract import ACCEPTED, CHUNK, Claim, ExchangeResult, Started, Verdict, Want
 
+from ..claiming.claim import Claims, read_outlook
+from ..claiming.fast_exchange import FastExchange
+from ..connection.server import Connection, Cursor, Server, Statement, pipeline, through_conflicts
+from ..edges.edges import Edges, Looked
+from ..limits.fast_limits import LimitedClaimStatement, Passed
+from ..limits.limits import Limits
 from .apply import Apply, Effects, are_short_successes
-from .claim import Claims, read_outlook
-from .edges import Edges, Looked
-from .fast_exchange import FastExchange
-from .fast_limits import LimitedClaimStatement, Passed
-from .limits import Limits
-from .server import Connection, Cursor, Server, Statement, pipeline, through_conflicts
 
 Claimed = dict[int, list[Record]]  # by the place of the want
 

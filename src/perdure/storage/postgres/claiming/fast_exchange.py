@@ -15,10 +15,10 @@ from perdure.core.record import Record
 from perdure.storage.contract import Claim
 from perdure.storage.rules import fast_path
 
+from ..connection.server import Connection
+from ..queries import load
+from ..reading.records import COLUMNS, claimed_of
 from .claim import LANES, ROW_EACH, Claims, claimer, lanes_from_start, marked, wanted
-from .queries import load
-from .records import COLUMNS, claimed_of
-from .server import Connection
 
 GROUP_FROM = 20  # jobs from which one row for ordinary jobs that are alike is quicker than a row each
 

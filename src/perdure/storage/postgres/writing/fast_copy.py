@@ -24,10 +24,10 @@ from perdure.core.record import NewJob, UniformJobs
 from perdure.storage.contract import EnqueueResult
 from perdure.storage.rules import fast_path
 
+from ..connection.server import Connection
+from ..queries import load
+from ..reading.records import JOINT
 from .caller_insert import unusual
-from .queries import load
-from .records import JOINT
-from .server import Connection
 
 COPY_FROM = 1_000  # jobs of one enqueue from which COPY is quicker
 PIECE = 65_536  # characters of payloads that are sent together

@@ -24,8 +24,8 @@ from perdure.errors import StoreError
 from perdure.storage.contract import Topic
 from perdure.storage.wakeups import Listener, Listeners
 
+from ..queries import load
 from .pool import hang_up
-from .queries import load
 from .server import Connection, Server
 
 REST = {"ready": 0.005, "changed": 0.02}  # seconds between two NOTIFYs, for what is told meanwhile

@@ -36,6 +36,8 @@ from psycopg.types.string import TextLoader
 from perdure.errors import StoreError, StoreMisconfigured
 from perdure.storage.driver_calls import DriverCalls
 
+from ..queries import load
+from ..reading.records import Flawed
 from .address import CONNECT_WITHIN, Address
 from .errors import (
     FULL_HOUSE,
@@ -50,8 +52,6 @@ from .errors import (
 )
 from .pool import Connection as Connection
 from .pool import Pool, hang_up
-from .queries import load
-from .records import Flawed
 
 T = TypeVar("T")
 Cursor = AsyncCursor[tuple[Any, ...]]

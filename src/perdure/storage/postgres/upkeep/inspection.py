@@ -14,14 +14,14 @@ import msgspec
 from perdure.core.job import State
 from perdure.storage.rules.unreadable import LARGEST
 
-from .apply import TABLES as MOVING
-from .apply import Effects
-from .fast_limits import is_as_read
-from .limits import Limits
-from .lost_edges import LostEdges
-from .queries import load
-from .records import array, digest
-from .server import Connection
+from ..connection.server import Connection
+from ..edges.lost_edges import LostEdges
+from ..limits.fast_limits import is_as_read
+from ..limits.limits import Limits
+from ..queries import load
+from ..reading.records import array, digest
+from ..writing.apply import TABLES as MOVING
+from ..writing.apply import Effects
 from .unreadable import Aside, doubtful_among
 
 FIRST = None  # before every id

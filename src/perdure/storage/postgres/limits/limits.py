@@ -38,11 +38,11 @@ from perdure.storage.rules.limits import (
     why_closed,
 )
 
-from .claim import ROW_EACH, claimer, wanted
+from ..claiming.claim import ROW_EACH, claimer, wanted
+from ..connection.server import Connection, Statement, pipeline
+from ..queries import load
+from ..reading.records import array, claimed_of, digest, names, numbers, slot_of
 from .fast_limits import LOOK, NEWS, bounds, gates_for
-from .queries import load
-from .records import array, claimed_of, digest, names, numbers, slot_of
-from .server import Connection, Statement, pipeline
 
 ROUNDS = 8  # reads of gates or notices in one claim: other claimers wait for their turn meanwhile
 LONG = 10_000_000  # microseconds after which upkeep reopens a closed gate

@@ -14,9 +14,9 @@ from perdure.core.record import Record
 from perdure.storage.contract import Filter, QueueCapacity, QueueRow, QueueSettings, WorkerRow
 from perdure.storage.rules.filters import Position, cursor_of, spellings
 
-from .queries import load
+from ..connection.server import Connection, pipeline
+from ..queries import load
 from .records import array, marked, shown_of, unmarked
-from .server import Connection, pipeline
 
 FEW = 10_000
 CLAIMS_END_WITHIN = 5.0  # seconds

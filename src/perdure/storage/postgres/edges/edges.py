@@ -26,12 +26,12 @@ from perdure.core.record import NewJob
 from perdure.storage.contract import PARENT_CANCELLED
 from perdure.storage.rules.records import EdgeDecision, decide_edge
 
-from .apply import TABLES, Apply, Effects
-from .enqueue import Enqueue
-from .fair_ranks import Shares
-from .queries import load
-from .records import LOOKS, Flawed, array, numbers, unmarked
-from .server import Connection, Statement, pipeline
+from ..connection.server import Connection, Statement, pipeline
+from ..queries import load
+from ..reading.records import LOOKS, Flawed, array, numbers, unmarked
+from ..writing.apply import TABLES, Apply, Effects
+from ..writing.enqueue import Enqueue
+from ..writing.fair_ranks import Shares
 
 
 class Line(NamedTuple):

@@ -10,11 +10,11 @@ from psycopg.errors import InsufficientPrivilege
 from perdure.core.record import Record
 from perdure.core.retention import HIDDEN_FOR
 
-from .fair_ranks import Shares
-from .limits import Limits
-from .queries import load
-from .records import array, records_of
-from .server import Connection, pipeline
+from ..connection.server import Connection, pipeline
+from ..limits.limits import Limits
+from ..queries import load
+from ..reading.records import array, records_of
+from ..writing.fair_ranks import Shares
 
 SMALL = 20_000
 DAY = 86_400_000_000

@@ -11,8 +11,8 @@ from typing import Any
 
 from perdure.storage.contract import Durability, Finding
 
-from .queries import load
-from .schema import TABLES, load_migrations
+from ..queries import load
+from ..schema import TABLES, load_migrations
 from .server import Connection, Server, pipeline
 
 LONG = 300  # seconds that a transaction may stay open

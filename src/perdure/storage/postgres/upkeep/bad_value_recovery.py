@@ -9,10 +9,10 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from .apply import Effects
+from ..connection.server import Server
+from ..reading.records import Flawed
+from ..writing.apply import Effects
 from .inspection import FIRST, Inspection
-from .records import Flawed
-from .server import Server
 from .unreadable import Aside
 
 LOOKED_AT = 2_000  # jobs at once

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from perdure.core.record import NewJob
 from perdure.storage.contract import CallerStatements
 
-from .queries import load
-from .records import digest, json_text, marked
+from ..queries import load
+from ..reading.records import digest, json_text, marked
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 

@@ -20,9 +20,9 @@ from perdure.core.job import ANY
 from perdure.core.record import Record
 from perdure.storage.contract import Claim, Want
 
-from .queries import load
-from .records import array, claimed_of, digest, names, numbers, route_of
-from .server import Connection, Cursor, Statement, pipeline
+from ..connection.server import Connection, Cursor, Statement, pipeline
+from ..queries import load
+from ..reading.records import array, claimed_of, digest, names, numbers, route_of
 
 MARKED_FROM = 50  # smaller claims begin at the start: they wade less than they could miss
 ROW_EACH = "false"  # no job is checked for being ordinary

@@ -21,9 +21,9 @@ from perdure.storage.rules.fast_path import are_ordinary_successes
 from perdure.storage.rules.guards import check_hold, judge
 from perdure.storage.rules.records import owners_among, write_change
 
-from .enqueue import Enqueue
-from .queries import load
-from .records import (
+from ..connection.server import Connection, Cursor, Statement, pipeline
+from ..queries import load
+from ..reading.records import (
     JOINT,
     LOOKS,
     Flawed,
@@ -38,7 +38,7 @@ from .records import (
     route_of,
     slot_of,
 )
-from .server import Connection, Cursor, Statement, pipeline
+from .enqueue import Enqueue
 
 WAITING = tuple(
     """

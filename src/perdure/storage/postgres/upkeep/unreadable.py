@@ -26,11 +26,22 @@ from perdure.storage.rules.unreadable import (
     read_row,
 )
 
-from .apply import TABLES, Effects
-from .queries import load
-from .records import COLUMNS, MOST, NARROW, array, digest, json_text, readable_of, route_of, unmarked, values_of
-from .server import Connection, pipeline
-from .transfer import Carry
+from ..connection.server import Connection, pipeline
+from ..queries import load
+from ..reading.records import (
+    COLUMNS,
+    MOST,
+    NARROW,
+    array,
+    digest,
+    json_text,
+    readable_of,
+    route_of,
+    unmarked,
+    values_of,
+)
+from ..reading.transfer import Carry
+from ..writing.apply import TABLES, Effects
 
 PLACE = ("urgency", "queue", "task", "route", "gate", "parked")  # of a job that waits
 _BESIDE = (

@@ -21,12 +21,12 @@ from perdure.storage.contract import EnqueueResult, QueueSettings
 from perdure.storage.rules.fast_path import ids_of, is_ordinary
 from perdure.storage.rules.records import KeyName, key_name, parents_of, plan, refuse_missing_parents
 
+from ..connection.server import Connection, Statement, pipeline
+from ..queries import ONE_INSTANT, load
+from ..reading.records import JOINT, array, marked, numbers_or_none
 from .caller_insert import USUAL, full_text, insert_into, unusual
 from .fair_ranks import Shares
 from .fast_copy import Instant, try_fast_copy
-from .queries import ONE_INSTANT, load
-from .records import JOINT, array, marked, numbers_or_none
-from .server import Connection, Statement, pipeline
 
 SHAPES = 20  # so many different ones in a call are stored one statement each
 _OWN = {"id", "payload", "delay", "at"}  # what jobs of one shape have for themselves

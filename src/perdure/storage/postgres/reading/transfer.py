@@ -18,12 +18,12 @@ from perdure.errors import StoreError
 from perdure.storage.contract import JobDump, KeptKey
 from perdure.storage.rules.limits import keys_of
 
-from .apply import OUTCOMES, TABLES, WAITING, Apply, Effects, outcome_row, waiting_row
-from .caller_insert import USUAL
-from .fair_ranks import Shares
-from .queries import load
+from ..connection.server import Connection, Statement, pipeline
+from ..queries import load
+from ..writing.apply import OUTCOMES, TABLES, WAITING, Apply, Effects, outcome_row, waiting_row
+from ..writing.caller_insert import USUAL
+from ..writing.fair_ranks import Shares
 from .records import array, digest, json_text, marked, numbers, shown_of, slot_of, unmarked
-from .server import Connection, Statement, pipeline
 
 FIRST = (-(1 << 63), "00000000-0000-0000-0000-000000000000")  # before every job
 JOBS = tuple(

@@ -18,11 +18,11 @@ from perdure.storage.contract import Claim, Want
 from perdure.storage.rules import fast_path
 from perdure.storage.rules.limits import limits_of
 
-from .claim import ROW_EACH, Marks, claimer, marked, wanted
-from .fast_exchange import GROUP_FROM
-from .queries import load
-from .records import COLUMNS, array, claimed_of, digest, numbers
-from .server import Connection, Statement, pipeline
+from ..claiming.claim import ROW_EACH, Marks, claimer, marked, wanted
+from ..claiming.fast_exchange import GROUP_FROM
+from ..connection.server import Connection, Statement, pipeline
+from ..queries import load
+from ..reading.records import COLUMNS, array, claimed_of, digest, numbers
 
 LOOK = 128  # gates that are read together at most
 BEST = 16  # gates that are read for a small claim

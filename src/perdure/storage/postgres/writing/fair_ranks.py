@@ -11,9 +11,9 @@ from typing import Any
 from perdure.core.record import NewJob, Record
 from perdure.storage.rules.fairness import Account, accounts_of, assign_ranks, floor_of, payer_of
 
-from .queries import load
-from .records import marked, numbers
-from .server import Connection, Statement, pipeline
+from ..connection.server import Connection, Statement, pipeline
+from ..queries import load
+from ..reading.records import marked, numbers
 
 
 class Shares:

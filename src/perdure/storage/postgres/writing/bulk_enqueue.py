@@ -17,9 +17,9 @@ from typing import Any
 from perdure.core.record import NewJob, UniformJobs
 from perdure.storage.contract import EnqueueResult
 
+from ..connection.server import Connection, Server
 from .enqueue import Enqueue
 from .fast_copy import can_copy
-from .server import Connection, Server
 
 
 class LongEnqueues:

@@ -12,10 +12,10 @@ from uuid import UUID
 from perdure.core.record import Record
 from perdure.storage.rules.records import parents_of
 
-from .apply import Effects
-from .queries import load
-from .records import array
-from .server import Connection, pipeline
+from ..connection.server import Connection, pipeline
+from ..queries import load
+from ..reading.records import array
+from ..writing.apply import Effects
 
 NOT_ON_RECORD = "ffffffff-ffff-ffff-ffff-ffffffffffff"  # stands for a parent whose name is no id: there is no such job
 

@@ -1,0 +1,1 @@
+"""Claims of jobs that are ready and under no limit."""

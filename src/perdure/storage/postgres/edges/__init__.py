@@ -1,0 +1,1 @@
+"""Edges between jobs that depend on each other."""

@@ -1,0 +1,1 @@
+"""Upkeep: promotion, pruning, inspection of stored rows."""

@@ -1,0 +1,1 @@
+"""Writes: enqueue, changes, exchanges."""
