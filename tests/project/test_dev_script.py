@@ -22,6 +22,7 @@ COMMANDS = [
     "kills",
     "fuzz",
     "server",
+    "sql",
     "figures",
     "docs",
     "lock",

@@ -25,7 +25,7 @@ from perdure.core.record import NewJob
 from perdure.outbox.relay import Relay
 from perdure.storage.contract import CallerStatements, Storage
 from perdure.storage.outbox import Outbox
-from perdure.storage.postgres.connection.address import address_of
+from perdure.storage.postgres.address import address_of
 from perdure.storage.urls import opener, outbox_opener
 from tests.support.machine import Machine
 

@@ -11,7 +11,7 @@ import psycopg
 
 from perdure.core.record import NewJob
 from perdure.storage.contract import Storage
-from perdure.storage.postgres.connection.address import address_of
+from perdure.storage.postgres.address import address_of
 
 from .target import Missing, Mutation, Refused, Target
 from .values import BYTES, NOTHING, NUMBERS, TEXTS

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.outbox.relay import Relay
 from perdure.storage.outbox import OutboxState
-from perdure.storage.postgres.connection.address import address_of
+from perdure.storage.postgres.address import address_of
 from perdure.storage.urls import opener, outbox_opener
 from perdure.testing.conformance.tools import job
 from tests.support.real_servers import server

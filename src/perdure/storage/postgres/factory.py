@@ -7,7 +7,7 @@ from typing import Any
 
 from perdure.storage.migrations import Migration
 
-from .connection.address import Address, address_of
+from .address import Address, address_of
 from .outbox import PostgresOutbox
 from .schema import PostgresLedger, load_migrations
 from .store import PostgresStorage

@@ -24,7 +24,7 @@ from perdure.storage.contract import CallerStatements, Storage
 from perdure.storage.database_identity import DatabaseIdentity
 from perdure.storage.outbox import MOST_BYTES, Aside, Batch, Entry, Outbox, OutboxState, queue_text, rows_text
 
-from .connection.address import Address
+from .address import Address
 from .connection.database_identity import PostgresIdentity
 from .connection.errors import explained
 from .connection.server import Connection, Server

@@ -10,7 +10,7 @@ import psycopg
 from perdure.errors import StoreError
 from perdure.storage.migrations import Migration, migrations_in, version_in
 
-from .connection.address import Address
+from .address import Address
 from .connection.errors import explained, explained_connecting
 from .queries import load
 

@@ -46,9 +46,9 @@ from perdure.storage.opening import Demand, check_durability, refuse_after_fork
 from perdure.storage.rules.fast_path import kinds_of
 from perdure.storage.rules.filters import parse_cursor
 
+from .address import Address
 from .claiming.claim import Claims
 from .claiming.fast_exchange import FastExchange
-from .connection.address import Address
 from .connection.database_identity import look
 from .connection.health import findings, read_durability
 from .connection.server import Connection, Server, pipeline

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from perdure.errors import PerdureError, StoreError
 from perdure.storage.database_identity import ABORTED, DatabaseIdentity, Rows, Unsafe
 
+from ..address import Address
 from ..queries import load
-from .address import Address
 from .server import Connection
 
 # for these the caller's own loop repeats the transaction, by the error of its own driver

@@ -36,9 +36,9 @@ from psycopg.types.string import TextLoader
 from perdure.errors import StoreError, StoreMisconfigured
 from perdure.storage.driver_calls import DriverCalls
 
+from ..address import CONNECT_WITHIN, Address
 from ..queries import load
 from ..reading.records import Flawed
-from .address import CONNECT_WITHIN, Address
 from .errors import (
     FULL_HOUSE,
     READ_ONLY,
