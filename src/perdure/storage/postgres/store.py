@@ -55,7 +55,7 @@ from .connection.server import Connection, Server, pipeline
 from .connection.signals import Signals
 from .edges.edges import Edges
 from .kv import Shelf
-from .limits.fast_limits import LimitedClaimStatement
+from .limits.fast_limits import FastLimitedClaim
 from .limits.limits import Limits
 from .reading.listing import Listing
 from .reading.transfer import Carry
@@ -105,7 +105,7 @@ class PostgresStorage(Storage):
             self._claims,
             self._limits,
             FastExchange(address.schema, self._claims, self._doubtful),
-            LimitedClaimStatement(address.schema, self._doubtful),
+            FastLimitedClaim(address.schema, self._doubtful),
             self._edges,
             self._server,
             self._now,
@@ -178,8 +178,8 @@ class PostgresStorage(Storage):
         return placed
 
     async def _finish(self, effects: Effects) -> None:
-        if effects.settles:
-            await self._exchanges.settle(effects)
+        if effects.resolves:
+            await self._exchanges.resolve_edges(effects)
         self._tell(effects)
 
     def caller_statements(self, jobs: Sequence[NewJob]) -> CallerStatements:
@@ -445,4 +445,4 @@ def _effects_of(jobs: Sequence[NewJob]) -> Effects:
     """What follows from an enqueue once it is committed: for jobs that wait, and for those who wait for jobs."""
     kinds = kinds_of(jobs)
     ready = {job.queue for job in kinds if not job.waits}
-    return Effects(ready, settles=any(job.after is not None for job in kinds))
+    return Effects(ready, resolves=any(job.after is not None for job in kinds))

@@ -118,7 +118,7 @@ class PostgresTransaction(StoreTransaction):
         put = self._enqueue.put_planned
         placed = await self._inside(lambda connection: put(connection, jobs, self._now(), brief=False))
         self._effects.ready |= {job.queue for job in jobs}
-        self._effects.settles = self._effects.places = True
+        self._effects.resolves = self._effects.ranks = True
         return placed
 
     async def complete(self, change: Change) -> Verdict:

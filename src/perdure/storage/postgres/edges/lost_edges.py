@@ -40,7 +40,7 @@ class LostEdges:
             await self._make(connection, [record for record in blocked if record.id in lost])
             await connection.execute(self._sql["note"], {"ids": array(sorted(lost - idle | unaware))})
             await connection.execute(self._sql["note_unranked"], {"ids": array(sorted(idle))})
-        effects.settles = effects.places = True
+        effects.resolves = effects.ranks = True
         return len(lost | unaware)
 
     async def _find(self, connection: Connection, ids: dict[str, str]) -> tuple[set[str], set[str]]:

@@ -1,10 +1,11 @@
-"""Claims of limited jobs where that is simple, by one statement: the successes of the last ones, a turn, and the claim.
+"""Fast path: claims limited jobs in one statement, with the successes of the last ones.
 
-Gates of one key without a rate are the most common by far. Where there are no others one statement writes the ends, takes a
-turn, looks, counts, claims and closes: one round trip, one transaction. All ends are written before the turn is taken, so
-that what they give up is room for this claim, and nobody waits for a turn that is spent on writing them.
+Gates of one key without a rate are the most common by far. Where there are no others, one statement writes the successes,
+takes a turn, reads the best gates, counts, claims and closes: one round trip, one transaction. The successes are all written
+before the turn is taken. So the slots that they free serve this claim, and nobody waits for a turn that is spent on writing
+them.
 
-**The mark.** As in `claim.py`, a worker that claims full batches goes on behind those that it has claimed in each lane.
+As in `claim.py`, a worker that claims full batches continues behind the mark of its last claim in each lane.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from ..reading.records import COLUMNS, array, claimed_of, digest, numbers
 
 LOOK = 128  # gates that are read together at most
 BEST = 16  # gates that are read for a small claim
-NEWS = 1_000  # that are heard together
-INVOLVED = 1.0  # seconds after which the simple way is tried again
+NOTICES = 1_000  # that are read together
+TRY_AGAIN_AFTER = 1.0  # seconds after a claim that needed the general path
 _SHARED = (
     "wanted",
     "can_run",
@@ -41,10 +42,10 @@ _SHARED = (
 _FORMS = {"row_each": ROW_EACH, "grouped_rows": "{is_ordinary}"}
 
 
-class Passed(NamedTuple):
-    """The answer. `claimed` is None where nothing was claimed: it was not simple, or something else comes first (jobs that
-    wait for one that ended, `followed`; or that are due). `more`: there are jobs left that may start. `accepted` are the
-    successes that took hold, None: all of them; `limited` the queues of jobs that gave up room."""
+class LimitedAnswer(NamedTuple):
+    """`claimed` is None where nothing was claimed: a gate needs the general path, a followed job ended (`followed`), or a
+    job is due. `more`: jobs are left that may start. `accepted`: the successes that were accepted, None: all of them.
+    `limited`: the queues of jobs that released a hold. `short`: gates that were not read may have more jobs."""
 
     claimed: list[Record] | None
     more: bool = False
@@ -52,10 +53,10 @@ class Passed(NamedTuple):
     accepted: list[str] | None = None
     followed: bool = False
     limited: Sequence[str] = ()
-    short: bool = False  # gates that were not read may have more jobs
+    short: bool = False
 
 
-class LimitedClaimStatement:
+class FastLimitedClaim:
     """The statements of one schema, and the marks of whoever claims through this store."""
 
     def __init__(self, schema: str, doubtful: list[str]) -> None:
@@ -63,12 +64,11 @@ class LimitedClaimStatement:
         claims = load("claim", schema, no_outlook="{no_outlook}", ordinary=ROW_EACH)
         parts = {name: claims[name] for name in _SHARED}
         parts["nothing"] = ", ".join(["NULL"] * len(COLUMNS))
-        told = load("apply", schema)["succeeding"]
         ends = {
             False: {"succeeding": "{no_successes}", "something_first": "{nothing_first}"},
-            True: {"succeeding": told},
+            True: {"succeeding": load("apply", schema)["succeeding"]},
         }
-        self._pass = {
+        self._statements = {
             (reports, form): load(
                 "limits", schema, **parts, **words, moved=_moved(schema, ordinary), claimed_rows=f"{{{form}}}"
             )["pass"]
@@ -78,25 +78,29 @@ class LimitedClaimStatement:
         self._sql = load("limits", schema)
         self._marks = Marks()
         self._came = 0  # with the last claim
-        self._involved_until = 0.0
+        self._not_before = 0.0
 
-    def is_simple(self, want: Want) -> bool:
-        """Whether to try."""
-        return fast_path.enabled() and not want.alone and monotonic() >= self._involved_until
+    def is_worth_trying(self, want: Want) -> bool:
+        return fast_path.enabled() and not want.alone and monotonic() >= self._not_before
 
-    async def claim(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> Passed:
-        return await self.exchange(connection, {}, 0, claim, want, now)
+    async def try_fast_claim(
+        self, connection: Connection, claim: Claim, want: Want, now: int | None
+    ) -> LimitedAnswer | None:
+        """Claim limited jobs. None: not tried."""
+        return await self.try_fast_exchange(connection, {}, 0, claim, want, now)
 
-    async def exchange(
+    async def try_fast_exchange(
         self,
         connection: Connection,
         successes: Mapping[str, Any],
-        told: int,
+        reported: int,
         claim: Claim,
         want: Want,
         now: int | None,
-    ) -> Passed:
-        """Say that so many jobs succeeded and claim limited ones."""
+    ) -> LimitedAnswer | None:
+        """Report that so many jobs succeeded and claim limited ones. None: not tried."""
+        if not self.is_worth_trying(want):
+            return None
         marks = self._marks.of(want, monotonic())
         values = {
             **wanted(want),
@@ -105,17 +109,17 @@ class LimitedClaimStatement:
             **bounds(now),
             "best": gates_for(want.limit),
         }
-        first = self._pass[told > 0, "row_each" if max(told, self._came) < GROUP_FROM else "grouped_rows"]
-        rows, row = await _passed(connection, [(first, {**successes, **values, "reported": told})])
+        first = self._statements[reported > 0, "row_each" if max(reported, self._came) < GROUP_FROM else "grouped_rows"]
+        rows, row = await _run(connection, [(first, {**successes, **values, "reported": reported})])
         last = row
         if row.unparsed:
-            again = (self._pass[False, "row_each"], {**values, "reported": 0})
-            rows, last = await _passed(connection, [*await self._parse_limits(connection, want), again])
-        answer = Passed(None, False, last.suspects, row.accepted, row.followed, row.gave_up or ())
+            again = (self._statements[False, "row_each"], {**values, "reported": 0})
+            rows, last = await _run(connection, [*await self._parse_limits(connection, want), again])
+        answer = LimitedAnswer(None, False, last.suspects, row.accepted, row.followed, row.released or ())
         if row.withheld:
             return answer
         if last.simple is False:
-            self._involved_until = monotonic() + (0.0 if last.unparsed else INVOLVED)
+            self._not_before = monotonic() + (0.0 if last.unparsed else TRY_AGAIN_AFTER)
             return answer
         claimed = claimed_of(rows, self._doubtful)
         self._came = len(claimed)
@@ -136,7 +140,7 @@ class LimitedClaimStatement:
         return [(self._sql["turn"], {}), (self._sql["note_parsed"], values)]
 
 
-class _Told(NamedTuple):
+class _LastRow(NamedTuple):
     """The last row of `pass`. `unparsed`: there are gates whose limits nobody has parsed yet. `bounded`: there may be more
     gates."""
 
@@ -149,12 +153,12 @@ class _Told(NamedTuple):
     accepted: list[str] | None
     withheld: bool
     followed: bool
-    gave_up: list[str] | None
+    released: list[str] | None
 
 
-async def _passed(connection: Connection, statements: Sequence[Statement]) -> tuple[Sequence[Sequence[Any]], _Told]:
+async def _run(connection: Connection, statements: Sequence[Statement]) -> tuple[Sequence[Sequence[Any]], _LastRow]:
     rows = await (await pipeline(connection, statements))[-1].fetchall()
-    return rows, _Told(*rows.pop()[len(COLUMNS) : -1])
+    return rows, _LastRow(*rows.pop()[len(COLUMNS) : -1])
 
 
 def _moved(schema: str, ordinary: str) -> str:
@@ -167,7 +171,7 @@ def gates_for(limit: int) -> int:
 
 
 def bounds(now: int | None) -> dict[str, Any]:
-    return {"now": now, "most": NEWS, "look": LOOK}
+    return {"now": now, "most": NOTICES, "look": LOOK}
 
 
 def _most(limits: str) -> int:

@@ -42,7 +42,7 @@ from ..claiming.claim import ROW_EACH, claimer, wanted
 from ..connection.server import Connection, Statement, pipeline
 from ..queries import load
 from ..reading.records import array, claimed_of, digest, names, numbers, slot_of
-from .fast_limits import LOOK, NEWS, bounds, gates_for
+from .fast_limits import LOOK, NOTICES, bounds, gates_for
 
 ROUNDS = 8  # reads of gates or notices in one claim: other claimers wait for their turn meanwhile
 LONG = 10_000_000  # microseconds after which upkeep reopens a closed gate
@@ -155,7 +155,7 @@ class Limits:
     async def _read_notices(self, connection: Connection, now: int | None) -> bool:
         """Take our turn and read notices; returns whether there are more."""
         cursor = await connection.execute(self._sql["read_notices"], bounds(now))
-        return bool((await cursor.fetchall())[0][0] >= NEWS)
+        return bool((await cursor.fetchall())[0][0] >= NOTICES)
 
     async def _reopen(self, connection: Connection, now: int | None) -> bool:
         cursor = await connection.execute(self._sql["reopen"], bounds(now))

@@ -207,7 +207,7 @@ class Aside:
             connection, [JobDump(record, tuple(lines.get(record.id, ()))) for record in records], effects
         )
         await connection.execute(self._sql["unsettle"], ids)
-        effects.settles = True
+        effects.resolves = True
         effects.ready |= {record.queue for record in records if record.limits is not None}
 
     async def keep(

@@ -58,12 +58,12 @@ GIVES_WAY = "200ms"  # the server looks for deadlocks after a second
 
 @dataclass(slots=True)
 class Effects:
-    """Whom a transaction concerns, once it is committed."""
+    """What follows from a transaction, once it is committed."""
 
     ready: set[str] = field(default_factory=set)  # queues in which jobs became ready
-    changed: bool = False  # a job ended or told progress
-    settles: bool = False  # there are edges to be looked at
-    places: bool = False  # and perhaps jobs without their share of a fair queue
+    changed: bool = False  # a job ended or reported progress
+    resolves: bool = False  # there are edges to resolve
+    ranks: bool = False  # and perhaps jobs without a rank in their fair queue
 
 
 class Apply:
@@ -140,7 +140,7 @@ class Apply:
         """Put jobs on record; gives who stands for those that were duplicates."""
         placed = await self._enqueue.put_planned(connection, jobs, now, bounded=False)
         effects.ready |= {job.queue for job in jobs}
-        effects.settles |= any(job.after is not None for job in jobs)
+        effects.resolves |= any(job.after is not None for job in jobs)
         return owners_among(jobs, placed)
 
     async def _write(
@@ -149,7 +149,7 @@ class Apply:
         """Write the moves, and run these statements beside; gives how many rows those have written."""
         effects.ready |= work.ready
         effects.changed |= work.changed
-        effects.settles |= bool(work.unresolved)
+        effects.resolves |= bool(work.unresolved)
         statements = [*(self._writes(work) if work.any else []), *beside]
         cursors = await pipeline(connection, statements) if statements else []
         return sum(cursor.rowcount for cursor in cursors[len(cursors) - len(beside) :])

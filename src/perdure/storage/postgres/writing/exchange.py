@@ -1,10 +1,10 @@
-"""An exchange: changes, what follows from them for jobs that wait, and the claim.
+"""Runs exchanges: applies changes, resolves the edges that follow from them, and claims the next jobs.
 
-The most common one, plain successes and a claim for plain jobs, is one statement; a claim with several wants takes one for
-each. Where limited jobs are wanted, the successes go with the claim of those (`passing.py`). Anything else is applied
-carefully, in one transaction with the claim. Two things have transactions of their own, because they lock what the others
-must not wait for: the edges of followed jobs that ended, which are on a list and so are not forgotten should this process
-die in between, and claims of limited jobs.
+The most common exchange, ordinary successes and a claim of jobs without limits, is one statement (`fast_exchange.py`); a
+claim with several wants takes one for each. Where limited jobs are wanted, the successes go with their claim
+(`fast_limits.py`). Everything else is applied row by row, in one transaction with the claim. Two parts have transactions of
+their own, because they lock what others must not wait for. One is the edges of followed jobs that ended: they are on a list,
+so they are not forgotten if this process dies in between. The other is the claims of limited jobs.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ..claiming.claim import Claims, read_outlook
 from ..claiming.fast_exchange import FastExchange
 from ..connection.server import Connection, Cursor, Server, Statement, pipeline, through_conflicts
 from ..edges.edges import Edges, Looked
-from ..limits.fast_limits import LimitedClaimStatement, Passed
+from ..limits.fast_limits import FastLimitedClaim, LimitedAnswer
 from ..limits.limits import Limits
 from .apply import Apply, Effects, are_short_successes
 
-Claimed = dict[int, list[Record]]  # by the place of the want
+Claimed = dict[int, list[Record]]  # by the position of the want
 
 
 @dataclass(slots=True)
 class ClaimedBatch:
-    """What a claim gave."""
+    """Claimed jobs, and what the claim found out beside them."""
 
     claimed: Claimed
     next_due: int | None
@@ -42,10 +42,10 @@ class ClaimedBatch:
 
 @dataclass(slots=True)
 class Applied:
-    """The answer to changes. `taken` is None if nothing was claimed yet."""
+    """The answer to changes. `batch` is None if nothing was claimed yet."""
 
     verdicts: list[Verdict] = field(default_factory=list)
-    taken: ClaimedBatch | None = None
+    batch: ClaimedBatch | None = None
 
 
 class Exchanges:
@@ -57,7 +57,7 @@ class Exchanges:
         claims: Claims,
         limits: Limits,
         fast_exchange: FastExchange,
-        passing: LimitedClaimStatement,
+        fast_limits: FastLimitedClaim,
         edges: Edges,
         server: Callable[[], Server],
         now: Callable[[], int | None],
@@ -66,7 +66,7 @@ class Exchanges:
         self._claims = claims
         self._limits = limits
         self._fast_exchange = fast_exchange
-        self._passing = passing
+        self._fast_limits = fast_limits
         self._edges = edges
         self._server = server
         self._now = now
@@ -74,40 +74,42 @@ class Exchanges:
     async def exchange(
         self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started], effects: Effects
     ) -> ExchangeResult:
-        if claim is not None and (place := self._passes(changes, claim, started)) is not None:
-            return await self._passed(changes, claim, place, effects)
-        work = self._plainly if are_short_successes(changes) else self._apply_row_by_row
-        said = await self._server().run_indexed(lambda connection: work(connection, changes, claim, started, effects))
-        if not effects.settles and said.taken is not None and claim is not None and not _limited(claim):
-            return _answer(said.verdicts, said.taken, unresolved=False)
-        unresolved = await self.settle(effects) if effects.settles else False
+        if claim is not None and (done := await self._try_fast_limits(changes, claim, started, effects)) is not None:
+            return done
+        work = self._apply_successes if are_short_successes(changes) else self._apply_row_by_row
+        applied = await self._server().run_indexed(
+            lambda connection: work(connection, changes, claim, started, effects)
+        )
+        if not effects.resolves and applied.batch is not None and claim is not None and not _limited(claim):
+            return _result(applied.verdicts, applied.batch, unresolved=False)
+        unresolved = await self.resolve_edges(effects) if effects.resolves else False
         if claim is None:
-            return ExchangeResult(said.verdicts, unresolved=unresolved)
-        taken = said.taken
-        if taken is None or effects.settles:
-            taken = await self._claim_again(claim, taken, effects)
+            return ExchangeResult(applied.verdicts, unresolved=unresolved)
+        batch = applied.batch
+        if batch is None or effects.resolves:
+            batch = await self._claim_again(claim, batch, effects)
         if _limited(claim):
-            taken = await self._claim_limited(claim, taken)
-        return _answer(said.verdicts, taken, unresolved=unresolved)
+            batch = await self._claim_limited(claim, batch)
+        return _result(applied.verdicts, batch, unresolved=unresolved)
 
-    async def settle(self, effects: Effects) -> bool:
-        """What follows at once for jobs that wait, or were enqueued in a handler's transaction; gives whether there is more
-        to do. Should it fail: it is on the list."""
-        looked = 0
+    async def resolve_edges(self, effects: Effects) -> bool:
+        """Resolve edges now, and rank jobs that were enqueued in a handler's transaction. Returns whether there is more to
+        do. If it fails, the edges are still on the list."""
+        resolved = 0
 
         async def follow(connection: Connection) -> Looked:
-            return await self._edges.follow(connection, CHUNK - looked, effects, self._now(), newest=True)
+            return await self._edges.follow(connection, CHUNK - resolved, effects, self._now(), newest=True)
 
         async def place(connection: Connection) -> int:
             return await self._edges.place(connection, CHUNK, effects, self._now())
 
         server = self._server()
         try:
-            if effects.places:
+            if effects.ranks:
                 await server.run_indexed(place)
-            while looked < CHUNK:
+            while resolved < CHUNK:
                 found = await server.run_indexed(follow)
-                looked += found.edges
+                resolved += found.edges
                 if not found.more:
                     return False
             return await server.run_indexed(self._edges.anything)
@@ -115,7 +117,7 @@ class Exchanges:
             return True
 
     # -- changes -------------------------------------------------------------------------------------
-    async def _plainly(
+    async def _apply_successes(
         self,
         connection: Connection,
         changes: Sequence[Change],
@@ -123,15 +125,15 @@ class Exchanges:
         started: Sequence[Started],
         effects: Effects,
     ) -> Applied:
-        """Successes, then the claim; in one statement where that is all. Each part is a transaction, and once one is through
-        a conflict of the next repeats that one alone: a second claim by that stamp would forget the jobs of the first."""
+        """Report successes, then claim; in one statement where that is all. Each part is a transaction. A conflict repeats
+        that part alone: a second claim with the same stamp would forget the jobs of the first."""
         places = [] if claim is None or started else _plain_wants(claim)
         if claim is not None and places:
-            accepted, taken = await self._one_by_one(connection, changes, claim, places, effects)
+            accepted, batch = await self._claim_each_want(connection, changes, claim, places, effects)
         else:
-            accepted, taken = await self._in_steps(connection, changes, claim, started, effects)
+            accepted, batch = await self._exchange_in_steps(connection, changes, claim, started, effects)
         verdicts = await through_conflicts(lambda: self._verdicts(connection, changes, accepted, effects))
-        return Applied(verdicts, taken)
+        return Applied(verdicts, batch)
 
     async def _verdicts(
         self, connection: Connection, changes: Sequence[Change], accepted: Collection[str], effects: Effects
@@ -139,14 +141,14 @@ class Exchanges:
         effects.changed |= bool(accepted)
         if len(accepted) == len(changes):
             return [ACCEPTED] * len(changes)
-        # refused or repeated: looked at as they stand
+        # refused or repeated: the general path decides
         others = [change for change in changes if change.id not in accepted]
         async with connection.transaction():
             verdicts = await self._apply.apply(connection, others, effects, self._now())
-        told = {change.id: verdict for change, verdict in zip(others, verdicts, strict=True)}
-        return [told.get(change.id, ACCEPTED) for change in changes]
+        decided = {change.id: verdict for change, verdict in zip(others, verdicts, strict=True)}
+        return [decided.get(change.id, ACCEPTED) for change in changes]
 
-    async def _one_by_one(
+    async def _claim_each_want(
         self,
         connection: Connection,
         changes: Sequence[Change],
@@ -155,17 +157,17 @@ class Exchanges:
         effects: Effects,
     ) -> tuple[Collection[str], ClaimedBatch | None]:
         """The successes with the first of these wants, then the others."""
-        accepted, taken = await self._at_once(connection, changes, claim, places[0], effects)
+        accepted, batch = await self._exchange_one(connection, changes, claim, places[0], effects)
         for place in places[1:]:
-            if taken is None:
+            if batch is None:
                 break
-            _, also = await through_conflicts(partial(self._at_once, connection, (), claim, place, effects))
+            _, also = await through_conflicts(partial(self._exchange_one, connection, (), claim, place, effects))
             if also is not None:
-                claimed = {**taken.claimed, **also.claimed}
-                taken = ClaimedBatch(claimed, also.next_due, taken.suspects or also.suspects)
-        return accepted, taken
+                claimed = {**batch.claimed, **also.claimed}
+                batch = ClaimedBatch(claimed, also.next_due, batch.suspects or also.suspects)
+        return accepted, batch
 
-    async def _at_once(
+    async def _exchange_one(
         self, connection: Connection, changes: Sequence[Change], claim: Claim, place: int, effects: Effects
     ) -> tuple[Collection[str], ClaimedBatch | None]:
         """With a claim for the want at this place; any others are for limited jobs and come later."""
@@ -175,22 +177,22 @@ class Exchanges:
         successes = self._apply.successes(changes, now)
         answer = await self._fast_exchange.try_fast_exchange(connection, successes, len(changes), claim, now)
         if answer is None:
-            accepted, taken = await self._in_steps(connection, changes, claim, (), effects)
-            if taken is not None:
-                taken.claimed = {place: taken.claimed[0]}
-            return accepted, taken
+            accepted, batch = await self._exchange_in_steps(connection, changes, claim, (), effects)
+            if batch is not None:
+                batch.claimed = {place: batch.claimed[0]}
+            return accepted, batch
         accepted = [change.id for change in changes] if answer.accepted is None else set(answer.accepted)
         effects.ready.update(answer.limited)
-        effects.settles |= answer.followed
+        effects.resolves |= answer.followed
         if answer.followed:
             return accepted, None
         if answer.due:
-            _, taken = await self._claim(connection, [], claim, effects)
-            taken.claimed = {place: taken.claimed[0]}
-            return accepted, taken
+            _, batch = await self._claim(connection, [], claim, effects)
+            batch.claimed = {place: batch.claimed[0]}
+            return accepted, batch
         return accepted, ClaimedBatch({place: answer.claimed}, answer.next_due, answer.suspects)
 
-    async def _in_steps(
+    async def _exchange_in_steps(
         self,
         connection: Connection,
         changes: Sequence[Change],
@@ -203,17 +205,17 @@ class Exchanges:
             before.append(self._apply.succeed(changes, self._now()))
         if started:
             before.append(self._apply.started(started))
-        taken: ClaimedBatch | None = None
+        batch: ClaimedBatch | None = None
         if claim is not None:
-            cursors, taken = await self._claim(connection, before, claim, effects)
+            cursors, batch = await self._claim(connection, before, claim, effects)
         else:
             cursors = await pipeline(connection, before) if before else []
         if not changes:
-            return (), taken
+            return (), batch
         ended = await cursors[0].fetchall()
-        effects.settles |= any(followed for _, followed, _ in ended)
+        effects.resolves |= any(followed for _, followed, _ in ended)
         effects.ready |= {queue for _, _, queue in ended if queue is not None}
-        return {id for id, _, _ in ended}, taken
+        return {id for id, _, _ in ended}, batch
 
     async def _apply_row_by_row(
         self,
@@ -226,44 +228,44 @@ class Exchanges:
         async with connection.transaction():
             verdicts = await self._apply.apply(connection, changes, effects, self._now())
             before = [self._apply.started(started)] if started else []
-            if claim is None or effects.settles:
+            if claim is None or effects.resolves:
                 await pipeline(connection, before) if before else None
                 return Applied(verdicts)
-            _, taken = await self._claim(connection, before, claim, effects)
-            return Applied(verdicts, taken)
+            _, batch = await self._claim(connection, before, claim, effects)
+            return Applied(verdicts, batch)
 
     # -- successes with a claim of limited jobs ------------------------------------------------------
-    def _passes(self, changes: Sequence[Change], claim: Claim, started: Sequence[Started]) -> int | None:
-        """The place of the want for limited jobs, if successes are to be said with its claim."""
+    async def _try_fast_limits(
+        self, changes: Sequence[Change], claim: Claim, started: Sequence[Started], effects: Effects
+    ) -> ExchangeResult | None:
+        """Report successes and claim limited jobs in one turn, then claim the others. None: not tried."""
         places = [place for place, want in enumerate(claim.wants) if want.limited]
         if started or not changes or len(places) != 1 or not are_short_successes(changes):
             return None
-        return places[0] if self._passing.is_simple(claim.wants[places[0]]) else None
+        place, want = places[0], claim.wants[places[0]]
+        if not self._fast_limits.is_worth_trying(want):
+            return None
 
-    async def _passed(self, changes: Sequence[Change], claim: Claim, place: int, effects: Effects) -> ExchangeResult:
-        """Say these successes and claim limited jobs in one turn, then the others."""
-
-        async def run(connection: Connection) -> Passed:
+        async def run(connection: Connection) -> LimitedAnswer | None:
             now = self._now()
             successes = self._apply.successes(changes, now)
-            return await self._passing.exchange(connection, successes, len(changes), claim, claim.wants[place], now)
+            return await self._fast_limits.try_fast_exchange(connection, successes, len(changes), claim, want, now)
 
         server = self._server()
-        passed = await server.run_limited(run)
-        effects.ready.update(passed.limited)
-        effects.settles |= passed.followed
-        verdicts = await self._verdicts_on(changes, passed.accepted, effects)
-        unresolved = await self.settle(effects) if effects.settles else False
-        said = await server.run_indexed(lambda connection: self._plainly(connection, (), claim, (), effects))
-        assert said.taken is not None
-        if passed.claimed is None:
-            taken = await self._claim_limited(claim, said.taken)
+        answer = await server.run_limited(run)
+        if answer is None:
+            return None
+        effects.ready.update(answer.limited)
+        effects.resolves |= answer.followed
+        verdicts = await self._verdicts_on(changes, answer.accepted, effects)
+        unresolved = await self.resolve_edges(effects) if effects.resolves else False
+        others = await server.run_indexed(lambda connection: self._apply_successes(connection, (), claim, (), effects))
+        assert others.batch is not None
+        if answer.claimed is None:
+            batch = await self._claim_limited(claim, others.batch)
         else:
-            taken = _with(said.taken, place, passed)
-            if passed.short:
-                rest = msgspec.structs.replace(claim.wants[place], limit=claim.wants[place].limit - len(passed.claimed))
-                taken = await self._claim_by_gates(claim, {place: rest}, taken)
-        return _answer(verdicts, taken, unresolved=unresolved)
+            batch = await self._claim_rest(claim, place, answer, others.batch)
+        return _result(verdicts, batch, unresolved=unresolved)
 
     async def _verdicts_on(
         self, changes: Sequence[Change], accepted: Collection[str] | None, effects: Effects
@@ -284,9 +286,9 @@ class Exchanges:
         effects.ready |= promoted
         return cursors, ClaimedBatch(claimed, outlook.next_due, outlook.suspects)
 
-    async def _claim_again(self, claim: Claim, taken: ClaimedBatch | None, effects: Effects) -> ClaimedBatch:
-        """Claim what is still wanted, now that jobs may have been let go."""
-        before = {} if taken is None else taken.claimed
+    async def _claim_again(self, claim: Claim, batch: ClaimedBatch | None, effects: Effects) -> ClaimedBatch:
+        """Claim what is still wanted, now that followers may have been released."""
+        before = {} if batch is None else batch.claimed
         wants = [
             msgspec.structs.replace(want, limit=want.limit - len(before.get(place, ())))
             for place, want in enumerate(claim.wants)
@@ -302,37 +304,43 @@ class Exchanges:
         }
         return again
 
-    async def _claim_limited(self, claim: Claim, taken: ClaimedBatch) -> ClaimedBatch:
+    async def _claim_limited(self, claim: Claim, batch: ClaimedBatch) -> ClaimedBatch:
+        """Claim limited jobs beside others."""
         wants = {place: want for place, want in enumerate(claim.wants) if want.limited}
-        if len(wants) == 1:
-            ((place, want),) = wants.items()
-            passed = await self._pass_alone(claim, want)
-            if passed is not None and passed.claimed is not None:
-                taken = _with(taken, place, passed)
-                if not passed.short:
-                    return taken
-                wants = {place: msgspec.structs.replace(want, limit=want.limit - len(passed.claimed))}
-        return await self._claim_by_gates(claim, wants, taken)
+        ((place, want), *several) = wants.items()
+        if not several and self._fast_limits.is_worth_trying(want):
+            answer = await self._server().run_limited(
+                lambda connection: self._fast_limits.try_fast_claim(connection, claim, want, self._now())
+            )
+            if answer is not None and answer.claimed is not None:
+                return await self._claim_rest(claim, place, answer, batch)
+        return await self._claim_by_gates(claim, wants, batch)
 
-    async def _pass_alone(self, claim: Claim, want: Want) -> Passed | None:
-        if not self._passing.is_simple(want):
-            return None
-        return await self._server().run_limited(
-            lambda connection: self._passing.claim(connection, claim, want, self._now())
+    async def _claim_rest(self, claim: Claim, place: int, answer: LimitedAnswer, before: ClaimedBatch) -> ClaimedBatch:
+        """What the fast path claimed, and the rest by the general path if that may find more."""
+        found = answer.claimed or []
+        batch = ClaimedBatch(
+            {**before.claimed, place: found}, 0 if answer.more else before.next_due, before.suspects or answer.suspects
+        )
+        if not answer.short:
+            return batch
+        want = claim.wants[place]
+        return await self._claim_by_gates(
+            claim, {place: msgspec.structs.replace(want, limit=want.limit - len(found))}, batch
         )
 
-    async def _claim_by_gates(self, claim: Claim, wants: Mapping[int, Want], taken: ClaimedBatch) -> ClaimedBatch:
+    async def _claim_by_gates(self, claim: Claim, wants: Mapping[int, Want], batch: ClaimedBatch) -> ClaimedBatch:
         """Claim limited jobs by the general path, beside those that were claimed already."""
 
         async def run(connection: Connection) -> ClaimedBatch:
-            claimed, due, suspects = dict(taken.claimed), taken.next_due, taken.suspects
+            claimed, due, suspects = dict(batch.claimed), batch.next_due, batch.suspects
             prospects = await self._limits.prospects(connection, list(wants.values()), self._now())
             if not any(any(prospect) for prospect in prospects):
-                return taken
+                return batch
             async with connection.transaction():
                 for (place, want), prospect in zip(wants.items(), prospects, strict=True):
                     found = await self._limits.claim(connection, claim, want, prospect, self._now())
-                    claimed[place] = [*taken.claimed.get(place, ()), *found]
+                    claimed[place] = [*batch.claimed.get(place, ()), *found]
                 for want in wants.values():
                     opening = await self._limits.opening(connection, want, self._now())
                     due = min((each for each in (due, opening) if each is not None), default=None)
@@ -355,11 +363,6 @@ def _plain_wants(claim: Claim) -> list[int]:
     return [place for place, want in enumerate(claim.wants) if want.limit > 0 and not want.limited]
 
 
-def _with(taken: ClaimedBatch, place: int, passed: Passed) -> ClaimedBatch:
-    claimed = {**taken.claimed, place: passed.claimed or []}
-    return ClaimedBatch(claimed, 0 if passed.more else taken.next_due, taken.suspects or passed.suspects)
-
-
-def _answer(verdicts: Sequence[Verdict], taken: ClaimedBatch, *, unresolved: bool) -> ExchangeResult:
-    claimed = [record for place in sorted(taken.claimed) for record in taken.claimed[place]]
-    return ExchangeResult(verdicts, claimed, taken.next_due, taken.suspects, unresolved)
+def _result(verdicts: Sequence[Verdict], batch: ClaimedBatch, *, unresolved: bool) -> ExchangeResult:
+    claimed = [record for place in sorted(batch.claimed) for record in batch.claimed[place]]
+    return ExchangeResult(verdicts, claimed, batch.next_due, batch.suspects, unresolved)
