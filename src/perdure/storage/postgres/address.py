@@ -1,4 +1,4 @@
-"""Where a PostgreSQL store lives: a server's address and a schema in its database."""
+"""The address of a PostgreSQL store: a server, a database and a schema in it."""
 
 from __future__ import annotations
 

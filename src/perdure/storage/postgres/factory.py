@@ -1,4 +1,4 @@
-"""What store addresses need of this store."""
+"""Makes PostgreSQL stores from addresses."""
 
 from __future__ import annotations
 

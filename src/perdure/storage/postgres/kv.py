@@ -1,7 +1,7 @@
-"""The shelf: named texts under guards.
+"""Stores kv entries: named texts under guards.
 
-The rows that are written are locked first, in the order of their names, and the holds that a write depends on before them.
-Should another session have put up a text that was not there, everything is undone and tried again; it sees that one then.
+A write first locks the holds that it depends on, then the rows that it writes, in the order of their names. If another
+session inserts the same entry meanwhile, everything is rolled back and tried again; then it sees that entry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Outrun(Exception):
     """Another session put up the same text while we were about to."""
 
 
-class Shelf:
+class KvEntries:
     """The statements of one schema."""
 
     def __init__(self, schema: str, enqueue: Enqueue, apply: Apply) -> None:
@@ -64,7 +64,7 @@ class Shelf:
         holds = [write.hold for write in writes if write.hold is not None]
         verdicts = await self._apply.check_locked(connection, holds) if holds else []
         standing = {hold for hold, verdict in zip(holds, verdicts, strict=True) if verdict is ACCEPTED}
-        known = await self._locked(connection, writes)
+        known = await self._lock(connection, writes)
         versions = dict(known)
         rows: dict[Place, KvEntry | None] = {}
         done = []
@@ -77,11 +77,11 @@ class Shelf:
                 versions[place] = 0 if row is None else row.version
         jobs = [job for write, taken in zip(writes, done, strict=True) if taken for job in write.jobs]
         if jobs:
-            await self._enqueue.put_planned(connection, jobs, now)
+            await self._enqueue.insert_planned(connection, jobs, now)
         await self._put(connection, rows, known)
         return done, jobs
 
-    async def _locked(self, connection: Connection, writes: Sequence[KvWrite]) -> dict[Place, int]:
+    async def _lock(self, connection: Connection, writes: Sequence[KvWrite]) -> dict[Place, int]:
         places = sorted({(write.kind, write.name) for write in writes})
         rows = await (await connection.execute(self._sql["lock"], _names(places))).fetchall()
         found = {(kind, name): version for kind, name, version in rows}
@@ -104,7 +104,7 @@ class Shelf:
 
     async def _rows(self, connection: Connection, which: str, **values: Any) -> list[KvEntry]:
         rows = await (await connection.execute(self._sql[which], values)).fetchall()
-        return [_shelved(*row) for row in rows]
+        return [_entry_of(*row) for row in rows]
 
     # -- moving house --------------------------------------------------------------------------------
     async def export(self, connection: Connection, after: Place | None, limit: int) -> list[KvEntry]:
@@ -117,7 +117,7 @@ class Shelf:
             await connection.execute(self._sql["put"], _columns(list(last.values())))
 
 
-def _shelved(kind: str, name: str, text: str, version: int, due_at: int | None, job: str | None) -> KvEntry:
+def _entry_of(kind: str, name: str, text: str, version: int, due_at: int | None, job: str | None) -> KvEntry:
     texts = [unmarked(each) or "" for each in (kind, name, text)]
     return KvEntry(texts[0], texts[1], texts[2], version, due_at, job)
 

@@ -1,7 +1,7 @@
 """An outbox in a schema of a caller's PostgreSQL database.
 
-A relay's turn is an advisory lock of the transaction in which it reads and deletes. The transaction is open while the store
-is spoken to, so that the lock is free when the relay dies; it holds no row of the caller's.
+A relay's turn is an advisory lock of the transaction in which it reads and deletes. The transaction stays open while the
+relay calls the store, so that the lock is free when the relay dies. It locks none of the caller's rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from perdure.storage.outbox import MOST_BYTES, Aside, Batch, Entry, Outbox, Outb
 
 from .address import Address
 from .connection.database_identity import PostgresIdentity
-from .connection.errors import explained
+from .connection.errors import explain
 from .connection.server import Connection, Server
 from .connection.signals import Signals
 from .queries import load
@@ -137,7 +137,7 @@ class PostgresOutbox(Outbox):
                 entries = [Entry(*row) for row in await _rows(connection, self._sql["batch"], values)]
                 yield PostgresBatch(connection, entries, self._sql, self._now())
         except (psycopg.Error, OSError) as error:
-            raise explained(error, str(self._address)) from error
+            raise explain(error, str(self._address)) from error
         finally:
             await server.give_back(connection)
 

@@ -1,4 +1,4 @@
-"""The schema of a PostgreSQL store: its migrations, and where they are noted."""
+"""The schema of a PostgreSQL store: its migrations, and the table that records them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perdure.errors import StoreError
 from perdure.storage.migrations import Migration, migrations_in, version_in
 
 from .address import Address
-from .connection.errors import explained, explained_connecting
+from .connection.errors import explain, explain_connecting
 from .queries import load
 
 TABLES = tuple(
@@ -50,7 +50,7 @@ class PostgresLedger:
         try:
             self._connection = psycopg.connect(address.dsn, autocommit=True, **address.defaults)
         except psycopg.Error as error:
-            raise explained_connecting(error, str(address)) from error
+            raise explain_connecting(error, str(address)) from error
 
     def __str__(self) -> str:
         return str(self._address)
@@ -59,7 +59,7 @@ class PostgresLedger:
         try:
             return self._version()
         except psycopg.Error as error:
-            raise explained(error, str(self)) from error
+            raise explain(error, str(self)) from error
 
     def run(self, migration: Migration) -> bool:
         try:
@@ -70,7 +70,7 @@ class PostgresLedger:
                 self._connection.execute(migration.text)
                 return True
         except psycopg.Error as error:
-            raise explained(error, str(self)) from error
+            raise explain(error, str(self)) from error
 
     def close(self) -> None:
         self._connection.close()

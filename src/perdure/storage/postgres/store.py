@@ -1,4 +1,4 @@
-"""The PostgreSQL store: the door. Each verb is one transaction on a connection of the pool."""
+"""The PostgreSQL store. Each verb of the contract is one transaction on a connection of a pool."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from .connection.health import findings, read_durability
 from .connection.server import Connection, Server, pipeline
 from .connection.signals import Signals
 from .edges.edges import Edges
-from .kv import Shelf
+from .kv import KvEntries
 from .limits.fast_limits import FastLimitedClaim
 from .limits.limits import Limits
 from .reading.listing import Listing
@@ -110,7 +110,7 @@ class PostgresStorage(Storage):
             self._server,
             self._now,
         )
-        self._shelf = Shelf(address.schema, self._enqueue, self._apply)
+        self._kv = KvEntries(address.schema, self._enqueue, self._apply)
         self._upkeep = Upkeep(address.schema, self._limits)
         self._listing = Listing(address.schema)
         self._carry = Carry(address.schema, self._apply)
@@ -259,7 +259,7 @@ class PostgresStorage(Storage):
     async def followers(self, ids: Sequence[str]) -> list[list[str]]:
         return await self._server().run_indexed(lambda connection: self._edges.followers(connection, ids), repeat=True)
 
-    # -- the shelf -----------------------------------------------------------------------------------
+    # -- kv entries ---------------------------------------------------------------------------------
     async def kv_read(
         self,
         kind: str,
@@ -269,7 +269,7 @@ class PostgresStorage(Storage):
         due: bool = False,
         limit: int = CHUNK,
     ) -> list[KvEntry]:
-        look = self._shelf.look
+        look = self._kv.look
         return await self._server().run_indexed(
             lambda connection: look(connection, kind, names, job, due, limit, self._now()), repeat=True
         )
@@ -278,7 +278,7 @@ class PostgresStorage(Storage):
         if not writes:
             return []
         done, jobs = await self._server().run_indexed(
-            lambda connection: self._shelf.write(connection, writes, self._now())
+            lambda connection: self._kv.write(connection, writes, self._now())
         )
         await self._finish(_effects_of(jobs))
         return done
@@ -371,10 +371,10 @@ class PostgresStorage(Storage):
         self._tell(effects)
 
     async def export_kv(self, after: tuple[str, str] | None, limit: int) -> list[KvEntry]:
-        return await self._server().run_default(lambda connection: self._shelf.export(connection, after, limit))
+        return await self._server().run_default(lambda connection: self._kv.export(connection, after, limit))
 
     async def restore_kv(self, rows: Sequence[KvEntry]) -> None:
-        await self._server().directly(lambda connection: self._shelf.restore(connection, rows))
+        await self._server().directly(lambda connection: self._kv.restore(connection, rows))
 
     async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
         return await self._server().run_default(lambda connection: self._carry.export_keys(connection, cursor, limit))

@@ -1,10 +1,10 @@
-"""A handler's transaction: a connection of its own, READ COMMITTED, no lock when it begins.
+"""A handler's transaction: a connection of its own, READ COMMITTED, without a lock when it begins.
 
-The guarded completion is its last statement, so that nothing waits for the job's row while the handler works. It is undone
-when it takes longer than it may: by a timer here, and by the server should this process be gone.
+The guarded completion is its last statement, so that nothing waits for the job's row while the handler works. The
+transaction is rolled back when it takes too long: by a timer here, and by the server if this process is gone.
 
-What a handler does to its session (SET, temporary tables, session locks) must not meet the next one. A connection that
-may have been changed so, or that the handler had in its own hands, is closed afterwards instead of used again.
+What a handler does to its session (SET, temporary tables, session locks) must not affect the next one. So a connection that
+may have been changed in this way, or that the handler used directly, is closed afterwards and not used again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from perdure.core.record import NewJob
 from perdure.errors import StoreError
 from perdure.storage.contract import ACCEPTED, ENDED_BY_HANDLER, EnqueueResult, StoreTransaction, Verdict
 
-from .connection.errors import explained, unavailable
+from .connection.errors import explain, unavailable
 from .connection.pool import hang_up
 from .connection.server import SETTLE_WITHIN, Connection, Server
 from .writing.apply import Apply, Effects
@@ -95,7 +95,7 @@ class PostgresTransaction(StoreTransaction):
             await connection.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, true)", (longest,))
         except psycopg.Error as error:
             await self._server.give_back(connection)
-            raise explained(error, str(self._server.address)) from error
+            raise explain(error, str(self._server.address)) from error
         finally:
             late.cancel()
         self._connection = connection
@@ -115,7 +115,7 @@ class PostgresTransaction(StoreTransaction):
         return await self._inside(run)
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
-        put = self._enqueue.put_planned
+        put = self._enqueue.insert_planned
         placed = await self._inside(lambda connection: put(connection, jobs, self._now(), brief=False))
         self._effects.ready |= {job.queue for job in jobs}
         self._effects.resolves = self._effects.ranks = True
@@ -164,7 +164,7 @@ class PostgresTransaction(StoreTransaction):
             except BaseException as error:
                 await self._end(True, "it could not be committed")
                 if isinstance(error, psycopg.Error):
-                    raise explained(error, str(self._server.address)) from error
+                    raise explain(error, str(self._server.address)) from error
                 raise
             if verdict is ACCEPTED:
                 await self._end(False, "it is committed")
@@ -179,7 +179,7 @@ class PostgresTransaction(StoreTransaction):
         except psycopg.Error as error:
             if self._too_late is not None:
                 raise StoreError(f"this transaction is over: {self._too_late}") from error
-            raise explained(error, str(self._server.address)) from error
+            raise explain(error, str(self._server.address)) from error
 
     async def _in_turn(self, run: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         async with self._turn:

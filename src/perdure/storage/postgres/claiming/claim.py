@@ -1,13 +1,13 @@
-"""Claiming: the best jobs over all wanted lanes, merged by their heads.
+"""Claims the best jobs of all wanted lanes.
 
-A lane is the ready jobs of one queue, task and routing key; the claim index keeps each in the order of a claim.
+A lane is the ready jobs of one queue, task and routing key; the claim index keeps each lane in claim order.
 
-**The mark.** A claimed job's index entry stays until vacuum takes it, and while any session holds an old snapshot vacuum may
-not: a claim that began at the head of its lane would wade through every job claimed before. So a worker that claims full
-batches remembers how far it came in each lane and goes on from there. What comes to lie before the mark (a late commit, a
-promoted, retried or more urgent job) is found by the next claim from the start: whenever a claim comes back short, and at
-least every second. Where a claim from the start is slow because the lanes are full of such entries, it is made only so often
-that it takes one part in twenty of the time.
+**The mark.** The index entry of a claimed job stays until vacuum removes it, and vacuum cannot do that while any session
+holds an old snapshot. A claim that began at the head of its lane would then read the entries of all jobs claimed before. So
+a worker that claims full batches remembers how far it came in each lane and continues from there. Jobs before the mark (a
+late commit, a promoted, retried or more urgent job) and in other lanes are found by the next claim from the start: at once
+when a claim comes back short, and at least every second. Where a claim from the start is slow because of such entries, it is
+made only so often that it takes a twentieth of the time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The database of a store, as a caller's connection is held against it.
+"""Tells whether a caller's connection leads to the database of the store.
 
-The same server and the same database name are the same database, whatever address leads there. A server is known by the
+The same server and the same database name are the same database, whatever the address. A server is identified by the
 microsecond at which it was started: every role may read it, it is the same through a pooler, a tunnel or a socket, and a
-copy of the database on another server does not share it. After a restart the store asks again.
+copy of the database on another server has another one. After a restart the store asks again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""PostgreSQL's errors in words that say what to do, and which of them are worth another try.
+"""Explains PostgreSQL's errors: what to do about them, and which of them are worth a retry.
 
-What went wrong while connecting carries no code of its own: libpq gives it as a text. It is told from the words that the
-server has for it.
+Errors of connecting have no code, because libpq reports them as texts. They are recognized by the server's words.
 """
 
 from __future__ import annotations
@@ -83,11 +82,11 @@ def state_of(error: BaseException) -> str | None:
     return None
 
 
-def conflicting(error: BaseException) -> bool:
+def is_conflict(error: BaseException) -> bool:
     return state_of(error) in CONFLICTS
 
 
-def broken(error: BaseException) -> bool:
+def is_broken(error: BaseException) -> bool:
     """The connection is gone, or could not be made, for a reason that may pass."""
     if isinstance(error, OSError | TimeoutError):
         return True
@@ -99,7 +98,7 @@ def broken(error: BaseException) -> bool:
 
 def unavailable(error: BaseException) -> bool:
     """The server is not to be reached, or cannot do what it is asked for, for a reason that may pass."""
-    return broken(error) or (state_of(error) or "").startswith(LACKING)
+    return is_broken(error) or (state_of(error) or "").startswith(LACKING)
 
 
 def _is_of_the_url(error: BaseException) -> bool:
@@ -109,15 +108,15 @@ def _is_of_the_url(error: BaseException) -> bool:
     return isinstance(error, psycopg.ProgrammingError) or _OF_THE_URL.search(str(error)) is not None
 
 
-def explained_connecting(error: Exception, place: str) -> StoreError:
+def explain_connecting(error: Exception, place: str) -> StoreError:
     """The StoreError for a first connection that could not be made. libpq may quote a part of a wrong URL, which may be the
     password."""
     if not _is_of_the_url(error):
-        return explained(error, place)
+        return explain(error, place)
     return StoreMisconfigured(f"{place}: the URL is wrong: {_QUOTED.sub(r'found in it', _first_line(error))}")
 
 
-def misread(error: BaseException) -> bool:
+def is_misread(error: BaseException) -> bool:
     """A stored value may be what the statement, or what reads its answer, cannot work with."""
     if isinstance(error, psycopg.Error):
         return error.sqlstate is not None and error.sqlstate.startswith(MISREAD)
@@ -126,11 +125,11 @@ def misread(error: BaseException) -> bool:
     return isinstance(error, msgspec.MsgspecError | ValueError | OverflowError)
 
 
-def explained(error: Exception, place: str) -> StoreError:
+def explain(error: Exception, place: str) -> StoreError:
     """The StoreError for an error of the driver."""
     words = f"{place}: {_words(error)}"
     told: StoreError = StoreError(words)
-    if broken(error):
+    if is_broken(error):
         told = Unreached(words).at(place)
     elif unavailable(error):
         told = StoreUnavailable(words).at(place)
@@ -146,9 +145,9 @@ def _words(error: Exception) -> str:
         return f"{_WORDS[state]} ({_first_line(error)})"
     if "FATAL" in str(error):
         return f"the server refuses the connection: {_first_line(error)}"
-    if broken(error) and file_descriptors.are_exhausted(error):
+    if is_broken(error) and file_descriptors.are_exhausted(error):
         return f"{file_descriptors.EXHAUSTED} ({_first_line(error)})"
-    if broken(error):
+    if is_broken(error):
         return f"the server cannot be reached: {_first_line(error) or 'it did not answer in time'}"
     return f"PostgreSQL says: {_first_line(error)}"
 

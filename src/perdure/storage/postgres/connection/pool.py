@@ -1,9 +1,9 @@
-"""Connections that are taken and given back.
+"""A pool of connections.
 
-One is opened when all others are busy, up to a limit; then callers wait in line. One that broke, or that comes back in the
-middle of something, is closed. One that has something to say while nobody asked it is about to end: it is not handed out.
-So a restarted server is met by a new connection and not by an error. A connection that cannot be opened is its taker's
-error at once, in the server's words: when to try again is the caller's decision.
+It opens a connection when all others are busy, up to a limit; then callers wait in line. It closes connections that are
+broken or come back inside a transaction. A connection on which the server sent something unasked is about to be closed by
+the server, so it is not handed out. After a restart of the server, callers therefore get new connections and no errors. If a
+connection cannot be opened, the caller gets the error at once and decides when to retry.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Pool:
                 return connection
             if len(self._busy) + self._opening < self._most:
                 try:
-                    return await self._opened(open_until - monotonic())
+                    return await self._open_one(open_until - monotonic())
                 except psycopg.Error as error:
                     if state_of(error) != FULL_HOUSE or not (self._busy or self._idle):
                         raise
                     if self._idle:  # given back meanwhile
                         continue
             # what is given back is handed to the first in line; None: it was broken, and there is room for another
-            given = await self._in_line(until - monotonic())
+            given = await self._wait_in_line(until - monotonic())
             if given is not None:
                 return given
         raise psycopg.InterfaceError("the store is closed")
@@ -65,7 +65,7 @@ class Pool:
     def give(self, connection: Connection) -> None:
         """Done with it."""
         self._busy.discard(connection)
-        if self._closed or not _fit(connection):
+        if self._closed or not _is_fit(connection):
             _close(connection)
             self._hand_on(None)
         elif not self._hand_on(connection):
@@ -98,36 +98,36 @@ class Pool:
     def _idle_one(self) -> Connection | None:
         while self._idle:
             connection, _ = self._idle.pop()
-            if _silent(connection):
+            if _is_silent(connection):
                 self._busy.add(connection)
                 return connection
             _close(connection)
         return None
 
-    async def _opened(self, within: float) -> Connection:
+    async def _open_one(self, within: float) -> Connection:
         """Open one. It is opened to the end even if its taker is gone by then: it is there for the next one."""
         self._opening += 1
         opening = asyncio.ensure_future(self._connect())
-        opening.add_done_callback(self._came)
+        opening.add_done_callback(self._note_opened)
         try:
             async with asyncio.timeout(within):
                 return await asyncio.shield(opening)
         except BaseException:
-            opening.add_done_callback(self._unwanted)
+            opening.add_done_callback(self._give_back_unwanted)
             raise
 
-    def _came(self, opening: asyncio.Future[Connection]) -> None:
+    def _note_opened(self, opening: asyncio.Future[Connection]) -> None:
         self._opening -= 1
         if opening.cancelled() or opening.exception() is not None:
             self._hand_on(None)
         else:
             self._busy.add(opening.result())
 
-    def _unwanted(self, opening: asyncio.Future[Connection]) -> None:
+    def _give_back_unwanted(self, opening: asyncio.Future[Connection]) -> None:
         if not opening.cancelled() and opening.exception() is None:
             self.give(opening.result())
 
-    async def _in_line(self, within: float) -> Connection | None:
+    async def _wait_in_line(self, within: float) -> Connection | None:
         place: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
         self._line.append(place)
         try:
@@ -162,7 +162,7 @@ def hang_up(connection: Connection) -> None:
             line.close()
 
 
-def _fit(connection: Connection) -> bool:
+def _is_fit(connection: Connection) -> bool:
     server = connection.pgconn
     return (
         server.status == ConnStatus.OK
@@ -171,7 +171,7 @@ def _fit(connection: Connection) -> bool:
     )
 
 
-def _silent(connection: Connection) -> bool:
+def _is_silent(connection: Connection) -> bool:
     """A server says nothing unasked but that it is about to end, or has new settings: then a fresh connection is better."""
     try:
         heard = select.poll()

@@ -1,18 +1,17 @@
-"""The way to the server: four pools of connections, transactions, and patience.
+"""Runs work on the server: four pools of connections, time limits and retries.
 
-`quick` connections run the few statements that a queue lives on. Their planner settings keep those on their indexes: a
-plan made while a table was empty would otherwise read the whole table for ever. `plain` connections run everything else
-with the user's own settings, so that a long listing never keeps a renewal waiting. Two connections are for claims of limited
-jobs, for which everybody takes turns: who waits there keeps nobody else waiting, one writes what it has to say while the
-other has its turn, and their statements, which are the longest to plan, are planned no more often. The fourth pool is for
-transactions of handlers.
+The `quick` pool runs the few statements that a queue lives on. Its planner settings keep them on their indexes: a plan made
+while a table was empty would otherwise read the whole table for ever. The `plain` pool runs everything else with the user's
+own settings, so that a long listing never makes a renewal wait. A pool of two connections is for claims of limited jobs,
+which take turns: whoever waits there makes nobody else wait, one writes its successes while the other has its turn, and
+their statements, which take longest to plan, are planned only twice. The fourth pool is for the transactions of handlers.
 
-Work runs in a task of its own. A caller who is cancelled stops waiting at once, and does not cut a statement in two: it
-ends, or its connection is given up a little later. A server that does not answer for long is hung up on. However many
-callers wait, each has its answer or an error within the store's limit.
+Work runs in a task of its own. A cancelled caller stops waiting at once. The statement is not cut in two: it ends, or its
+connection is closed a little later. So is the connection to a server that does not answer for long. However many callers
+wait, each gets its answer or an error within the store's limit.
 
-Behind a pooler (PgBouncer in transaction mode) a session is not ours: nothing is prepared or listened to there, and
-settings are made for one transaction at a time.
+Behind a pooler (PgBouncer in transaction mode) sessions are shared: nothing is prepared or listened to there, and settings
+are made for one transaction at a time.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ from .errors import (
     FULL_HOUSE,
     READ_ONLY,
     Unreached,
-    broken,
-    conflicting,
-    explained,
-    explained_connecting,
-    misread,
+    explain,
+    explain_connecting,
+    is_broken,
+    is_conflict,
+    is_misread,
     state_of,
 )
 from .pool import Connection as Connection
@@ -100,7 +99,7 @@ class Session(AsyncConnection[tuple[Any, ...]]):
         self, query: LiteralString, params: Mapping[str, Any] | None = None, *, prepare: bool | None = None
     ) -> Cursor:
         """As the driver's own, which reads a statement as long as ours anew whenever it is run."""
-        text, names = _numbered(query)
+        text, names = _number_parameters(query)
         values = [params[name] for name in names] if params else None
         return await AsyncRawCursor(self).execute(text, values, prepare=prepare)
 
@@ -129,7 +128,7 @@ _SAVEPOINT: tuple[LiteralString, ...] = ("SAVEPOINT ours", "RELEASE ours", "ROLL
 
 
 @lru_cache(maxsize=1024)
-def _numbered(query: str) -> tuple[bytes, list[str]]:
+def _number_parameters(query: str) -> tuple[bytes, list[str]]:
     """The statement with its values by number, as the server knows them, and their names in this order."""
     names = list(dict.fromkeys(_NAMED.findall(query)))
     return _NAMED.sub(lambda found: f"${names.index(found[1]) + 1}", query).encode(), names
@@ -170,7 +169,7 @@ class Server:
             finally:
                 await connection.close()
         except (psycopg.Error, OSError) as error:
-            raise explained_connecting(error, str(self.address)) from error
+            raise explain_connecting(error, str(self.address)) from error
         self._check(encoding, read_only, standby)
 
     def _check(self, encoding: str, read_only: bool, standby: bool) -> None:
@@ -205,14 +204,14 @@ class Server:
     # -- work ----------------------------------------------------------------------------------------
     async def run_indexed(self, work: Work[T], *, repeat: bool = False, patience: float = PATIENCE) -> T:
         """Run work that the queue lives on. With `repeat`, it is run again after a broken connection."""
-        return await self._patiently(self._quick, work, ANSWER_WITHIN["quick"], patience if repeat else 0.0)
+        return await self._run_with_cures(self._quick, work, ANSWER_WITHIN["quick"], patience if repeat else 0.0)
 
     async def run_limited(self, work: Work[T]) -> T:
         """Run work for which all take turns, on connections that keep its plans."""
         if self.pooled:  # nobody keeps plans there, and connections are few
             return await self.run_indexed(work)
         try:
-            return await self._patiently(self._turns, work, ANSWER_WITHIN["quick"], 0.0)
+            return await self._run_with_cures(self._turns, work, ANSWER_WITHIN["quick"], 0.0)
         except StoreError as error:
             if error.__cause__ is None or state_of(error.__cause__) != FULL_HOUSE:
                 raise
@@ -220,11 +219,11 @@ class Server:
 
     async def run_default(self, work: Work[T], *, repeat: bool = True) -> T:
         """Run other work."""
-        return await self._patiently(self._plain, work, ANSWER_WITHIN["plain"], PATIENCE if repeat else 0.0)
+        return await self._run_with_cures(self._plain, work, ANSWER_WITHIN["plain"], PATIENCE if repeat else 0.0)
 
     async def directly(self, work: Work[T]) -> T:
         """Run other work that needs no cure: it is one itself, or the caller's values are all that can be wrong."""
-        return await self._patiently(self._plain, work, ANSWER_WITHIN["plain"], PATIENCE, None)
+        return await self._run_with_cures(self._plain, work, ANSWER_WITHIN["plain"], PATIENCE, None)
 
     async def lend(self) -> Connection:
         """A connection for a handler's transaction; give it back."""
@@ -234,67 +233,67 @@ class Server:
             told = f"all {TRANSACTIONS} connections for transactions have been in use for {TAKE_WITHIN:g} s"
             raise Unreached(f"{self.address}: {told}").at(self.address) from error
         except (psycopg.Error, OSError) as error:
-            raise explained(error, str(self.address)) from error
+            raise explain(error, str(self.address)) from error
 
     async def give_back(self, connection: Connection) -> None:
         self._transactions.give(connection)
 
-    async def _patiently(
+    async def _run_with_cures(
         self, pool: Pool, work: Work[T], within: float, patience: float, cure: Cure | EllipsisType | None = ...
     ) -> T:
         cure = self._cure if isinstance(cure, EllipsisType) else cure
         cured = 0
         while True:
             try:
-                return await self._through_trouble(pool, work, within, patience)
+                return await self._run_with_retries(pool, work, within, patience)
             except Flawed as flawed:
                 cured += 1
                 if cure is None or cured > CURES or not await cure(flawed):
                     raise
             except (psycopg.Error, msgspec.MsgspecError, ValueError, OverflowError) as error:
-                if not misread(error):
+                if not is_misread(error):
                     raise
                 cured += 1
                 if cure is None or cured > CURES or not await cure(error):
-                    raise explained(error, str(self.address)) from error
+                    raise explain(error, str(self.address)) from error
 
-    async def _through_trouble(self, pool: Pool, work: Work[T], within: float, patience: float) -> T:
+    async def _run_with_retries(self, pool: Pool, work: Work[T], within: float, patience: float) -> T:
         loop = asyncio.get_running_loop()
         began = loop.time()
         until = began + min(patience, self._limit)
         tries = 0
         while True:
             try:
-                return await self._once(pool, work, min(within, began + self._limit - loop.time()))
+                return await self._run_once(pool, work, min(within, began + self._limit - loop.time()))
             except (psycopg.Error, OSError) as error:
                 tries += 1
-                if misread(error):
+                if is_misread(error):
                     raise
                 if state_of(error) == READ_ONLY:
                     pool.forget()  # the server became a replica: the primary is elsewhere
-                if conflicting(error) and tries < CONFLICTS:
-                    await _let_pass(tries)
-                elif broken(error) and loop.time() < until:
+                if is_conflict(error) and tries < CONFLICTS:
+                    await _pause_before_retry(tries)
+                elif is_broken(error) and loop.time() < until:
                     await asyncio.sleep(random.uniform(0.05, min(2.0, 0.1 * 2**tries)))
                 else:
-                    raise explained(error, str(self.address)) from error
+                    raise explain(error, str(self.address)) from error
 
-    async def _once(self, pool: Pool, work: Work[T], within: float) -> T:
+    async def _run_once(self, pool: Pool, work: Work[T], within: float) -> T:
         loop = asyncio.get_running_loop()
         until = loop.time() + within
         connection = await pool.take(min(TAKE_WITHIN, within), within)
-        late = loop.call_at(until, self._given_up, connection)
+        late = loop.call_at(until, self._give_up, connection)
         running = loop.create_task(work(connection))
-        running.add_done_callback(partial(_ended, pool, connection, late))
+        running.add_done_callback(partial(_end_work, pool, connection, late))
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             if not running.done():
-                late = loop.call_later(SETTLE_WITHIN, self._given_up, connection)
+                late = loop.call_later(SETTLE_WITHIN, self._give_up, connection)
                 running.add_done_callback(lambda _: late.cancel())
             raise
 
-    def _given_up(self, connection: Connection) -> None:
+    def _give_up(self, connection: Connection) -> None:
         """Nobody answers there. Those that lie idle may lead nowhere as well."""
         hang_up(connection)
         for pool in self._pools:
@@ -307,16 +306,16 @@ class Server:
         settings = {**_OURS, **planning}
         if self.pooled:
             session.prepare_threshold = None
-            session.first = self._setting(planning, local=True) if planning else None
+            session.first = self._setting_statement(planning, local=True) if planning else None
         else:
             session.prepare_threshold = 0 if planning else 2
             if self.version >= 140000:
                 # a statement that waits for a lock notices that its client is gone
                 settings["client_connection_check_interval"] = "10s"
-            await self._prepared(session, self._setting(settings, local=False))
+            await self._run_setting(session, self._setting_statement(settings, local=False))
         if planning:
-            await self._prepared(session, (self._sql["widen"], {"bytes": ANSWER_BYTES}))
-        _read_as_texts(session.adapters)
+            await self._run_setting(session, (self._sql["widen"], {"bytes": ANSWER_BYTES}))
+        _load_uuids_as_text(session.adapters)
         return session
 
     async def _for_handlers(self) -> Connection:
@@ -324,11 +323,11 @@ class Server:
         if self.pooled:
             connection.prepare_threshold = None
         else:
-            await self._prepared(connection, self._setting(_OURS, local=False))
-        _read_as_texts(connection.adapters)
+            await self._run_setting(connection, self._setting_statement(_OURS, local=False))
+        _load_uuids_as_text(connection.adapters)
         return connection
 
-    async def _prepared(self, connection: Connection, setting: Statement) -> None:
+    async def _run_setting(self, connection: Connection, setting: Statement) -> None:
         late = asyncio.get_running_loop().call_later(CONNECT_WITHIN, hang_up, connection)
         try:
             await connection.execute(*setting, prepare=False)
@@ -338,18 +337,18 @@ class Server:
         finally:
             late.cancel()
 
-    def _setting(self, settings: Mapping[str, str], *, local: bool) -> Statement:
+    def _setting_statement(self, settings: Mapping[str, str], *, local: bool) -> Statement:
         return self._sql["set"], {"names": list(settings), "values": list(settings.values()), "local": local}
 
 
-def _ended(pool: Pool, connection: Connection, late: asyncio.TimerHandle, running: asyncio.Task[Any]) -> None:
+def _end_work(pool: Pool, connection: Connection, late: asyncio.TimerHandle, running: asyncio.Task[Any]) -> None:
     late.cancel()
     pool.give(connection)
     if not running.cancelled():
         running.exception()  # its caller may be gone
 
 
-def _read_as_texts(adapters: AdaptersMap) -> None:
+def _load_uuids_as_text(adapters: AdaptersMap) -> None:
     adapters.register_loader("uuid", TextLoader)
 
 
@@ -357,11 +356,11 @@ async def pipeline(connection: Connection, statements: Sequence[Statement]) -> l
     """Run statements in one round trip; outside a transaction they are one by themselves."""
     first = connection.first if isinstance(connection, Session) else None
     if first is not None and connection.pgconn.transaction_status == TransactionStatus.IDLE:
-        return (await _at_once(connection, [first, *statements]))[1:]
-    return await _at_once(connection, statements)
+        return (await _run_pipeline(connection, [first, *statements]))[1:]
+    return await _run_pipeline(connection, statements)
 
 
-async def _at_once(connection: Connection, statements: Sequence[Statement]) -> list[Cursor]:
+async def _run_pipeline(connection: Connection, statements: Sequence[Statement]) -> list[Cursor]:
     if len(statements) == 1:
         return [await connection.execute(*statements[0])]
     async with connection.pipeline():
@@ -376,10 +375,10 @@ async def through_conflicts(transaction: Callable[[], Awaitable[T]]) -> T:
             return await transaction()
         except psycopg.Error as error:
             tries += 1
-            if not conflicting(error) or tries >= CONFLICTS:
+            if not is_conflict(error) or tries >= CONFLICTS:
                 raise
-        await _let_pass(tries)
+        await _pause_before_retry(tries)
 
 
-async def _let_pass(tries: int) -> None:
+async def _pause_before_retry(tries: int) -> None:
     await asyncio.sleep(random.uniform(0, 0.005 * tries))

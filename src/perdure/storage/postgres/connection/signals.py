@@ -1,10 +1,10 @@
-"""Wake-ups: to listeners of this loop directly, to other processes by NOTIFY and from them by LISTEN.
+"""Sends and receives wake-ups: to listeners of this loop directly, to other processes by NOTIFY, from them by LISTEN.
 
-A NOTIFY is sent after the commit, by a statement of its own: inside a transaction it would make commits wait for each
-other. The first goes out at once; what is told while it is on its way, or within a moment after it, goes out together. The
-ear is a connection of its own; when it breaks it is opened again, for ever, and everybody is woken once it is, because
-something may have been missed. Behind a pooler nobody can listen: then polling alone finds the jobs. Both can be switched
-off (`?signals=off`).
+A NOTIFY is sent after the commit, by a statement of its own: inside a transaction it would make commits wait for each other.
+The first is sent at once. Signals that come while it is under way, or within a moment after it, are sent together. The
+listener has a connection of its own. When that breaks it is opened again, for ever, and then everybody is woken once,
+because signals may have been lost. Behind a pooler nobody can listen; polling alone finds the jobs. Both directions can be
+switched off (`?signals=off`).
 """
 
 from __future__ import annotations

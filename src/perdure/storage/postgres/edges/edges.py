@@ -1,15 +1,15 @@
-"""Edges: what becomes of jobs that wait for jobs.
+"""Resolves edges: releases or cancels jobs that wait for other jobs.
 
-Work is on a list (`unresolved`), written in the transaction that makes it: for a new child, so that its parents are looked
-at; for a followed job that ends, and for one that a chain goes on with, so that its children are. So nothing is forgotten
-when the process dies in between, and nobody locks a parent while he enqueues: whoever takes a line from the list looks at
-the parents under a lock, marks those that have not ended as followed, and lets go the children of the others. A parent that
-ends before it is marked is seen as ended; one that ends afterwards puts itself on the list.
+Edges to resolve are on a list (`unresolved`), written in the transaction that makes them: a line for a new child, so that
+its parents are checked; a line for a followed job that ends, or that continues a chain, so that its children are. So nothing
+is forgotten when the process dies in between, and an enqueue locks no parent. Whoever takes a line from the list checks the
+parents under a lock, marks those that have not ended as followed, and releases the children of the others. A parent that
+ends before it is marked is seen as ended; one that ends later puts itself on the list.
 
-Rows are locked in the order of everybody else (waiting, holds, outcomes, each by id), and an edge is closed only by who
-holds the lock of its child, so that the child's count falls once for each.
+Rows are locked in the order that everybody uses (waiting, holds, outcomes, each by id). Only the session that holds the lock
+of a child closes its edges, so the child's count falls once for each.
 
-A job of a fair queue that was enqueued inside somebody's transaction has no share yet. It is on the same list, and is placed
+A job of a fair queue that was enqueued in a caller's transaction has no rank yet. It is on the same list, and gets its rank
 in a transaction of its own.
 """
 
@@ -131,10 +131,10 @@ class Edges:
     ) -> bool:
         """Do what follows for these edges; gives whether that made more to be looked at."""
         ids = {edge.parent for edge in edges} | {line.parent for line in lines if line.parent is not None}
-        parents, blocked = await self._locked(connection, ids, {edge.child for edge in edges})
+        parents, blocked = await self._lock(connection, ids, {edge.child for edge in edges})
         await self._mark_followed(connection, parents)
         work = _Fates(edges, parents, blocked)
-        closed = await self._closed(connection, work)
+        closed = await self._close(connection, work)
         if closed:
             values = {"ids": array(closed), "closed": numbers(closed.values()), "now": now}
             cursor = await connection.execute(self._sql["let_go"], values)
@@ -144,7 +144,7 @@ class Edges:
         followed = await self._cancel(connection, work.cancelled, effects, now) if work.cancelled else False
         return followed or bool(work.led)
 
-    async def _locked(
+    async def _lock(
         self, connection: Connection, parents: set[str], children: set[str]
     ) -> tuple[dict[str, Standing], set[str]]:
         """The parents as they stand, and the children that are blocked, all locked. A parent that moved meanwhile is looked
@@ -173,7 +173,7 @@ class Edges:
             if fresh:
                 await connection.execute(self._mark[table], {"ids": array(fresh)})
 
-    async def _closed(self, connection: Connection, work: _Fates) -> Counter[str]:
+    async def _close(self, connection: Connection, work: _Fates) -> Counter[str]:
         """Close edges and lead others on; gives how many fewer each child waits for."""
         pairs = [*work.closed, *work.led]
         if not pairs:

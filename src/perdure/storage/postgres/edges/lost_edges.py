@@ -1,7 +1,7 @@
-"""Blocked jobs of a PostgreSQL store whose edges are lost, or whose parents do not know of them.
+"""Finds blocked jobs whose edges are lost, or whose parents are not marked as followed.
 
-Two questions find them among the blocked jobs of a page. What they find is locked, asked for again and put right: the edges
-are made from `after`, and the job is put on the list (`unresolved`), so that settling looks at its parents.
+Two queries find them among the blocked jobs of a page. What they find is locked, checked again and repaired: the edges are
+made from `after`, and the job is put on the list (`unresolved`), so that its parents are checked.
 """
 
 from __future__ import annotations

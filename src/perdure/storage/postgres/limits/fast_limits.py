@@ -70,7 +70,7 @@ class FastLimitedClaim:
         }
         self._statements = {
             (reports, form): load(
-                "limits", schema, **parts, **words, moved=_moved(schema, ordinary), claimed_rows=f"{{{form}}}"
+                "limits", schema, **parts, **words, moved=_move_part(schema, ordinary), claimed_rows=f"{{{form}}}"
             )["pass"]
             for reports, words in ends.items()
             for form, ordinary in _FORMS.items()
@@ -161,7 +161,7 @@ async def _run(connection: Connection, statements: Sequence[Statement]) -> tuple
     return rows, _LastRow(*rows.pop()[len(COLUMNS) : -1])
 
 
-def _moved(schema: str, ordinary: str) -> str:
+def _move_part(schema: str, ordinary: str) -> str:
     return load("claim", schema, slot="{slot_of_lane}", ordinary=ordinary)["moved"]
 
 

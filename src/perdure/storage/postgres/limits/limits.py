@@ -173,14 +173,14 @@ class Limits:
         candidates = lanes.candidates()
         seen = [place[2] for places in candidates.values() for place in places]
         fresh = seen if len(seen) <= limit + 1 else []  # so few that all are locked with the first question
-        used, ours = await self._used_and_locked(connection, candidates, fresh)
+        used, ours = await self._read_usage_and_lock(connection, candidates, fresh)
         gates = _without(candidates, set(fresh) - ours)
         while True:
             passed = admit_jobs([Gate(limits, places) for limits, places in gates.items()], used, limit, lanes.now)
             fresh = [id for id in passed.ids if id not in ours]
             if not fresh:
                 break
-            locked = _parked(await (await connection.execute(*self._lock(fresh))).fetchall())
+            locked = _parked_ids(await (await connection.execute(*self._lock(fresh))).fetchall())
             ours |= locked
             gates = _without(gates, set(fresh) - locked)
         self._unseen |= _leaves_some(gates, passed)
@@ -202,23 +202,23 @@ class Limits:
         statements: list[Statement] = []
         if passed.ids:
             values = {"ids": array(passed.ids), **claimer(claim, len(passed.ids)), "now": lanes.now}
-            statements.append((self._sql["take"], {**values, **_slots(limits_by_id.values())}))
+            statements.append((self._sql["take"], {**values, **_slot_values(limits_by_id.values())}))
             several = [id for id in passed.ids if slot_of(limits_by_id[id]) is None]
             if uses := [(digest(key), id) for id in several for key in keys_of([limits_by_id[id]])]:
                 keys, jobs = array(key for key, _ in uses), array(id for _, id in uses)
                 statements.append((self._sql["use"], {"keys": keys, "jobs": jobs, "stamp": claim.stamp}))
-        statements += self._starts(used, passed.starts, _windows(gate.limits for gate in lanes.gates))
+        statements += self._start_statements(used, passed.starts, _windows(gate.limits for gate in lanes.gates))
         empty, moved = lanes.empty(), lanes.moved_heads(set(passed.ids))
         if empty or moved:  # before gates are closed: that moves their rows
             statements.append((self._sql["close_others"], {**_heads(empty, moved), "now": lanes.now}))
         if passed.closed:
-            statements.append((self._sql["close"], {**_closing(passed.closed), "now": lanes.now}))
+            statements.append((self._sql["close"], {**_close_values(passed.closed), "now": lanes.now}))
         if not statements:
             return []
         cursors = await pipeline(connection, statements)
         return claimed_of(await cursors[0].fetchall(), self._doubtful) if passed.ids else []
 
-    def _starts(
+    def _start_statements(
         self, used: Mapping[str, Use], after: Mapping[str, Starts], windows: Mapping[str, int]
     ) -> list[Statement]:
         """The starts as they are now, in place of those that were remembered."""
@@ -228,17 +228,17 @@ class Limits:
         fresh = {place: times for place, times in new.items() if old.get(place) != times}
         statements: list[Statement] = []
         if gone:
-            statements.append((self._sql["forget_starts"], _places(gone)))
+            statements.append((self._sql["forget_starts"], _start_keys(gone)))
         if fresh:
             until = numbers(at + windows[key] for key, at in fresh)
-            noted = {**_places(fresh), "times": numbers(fresh.values()), "until": until}
+            noted = {**_start_keys(fresh), "times": numbers(fresh.values()), "until": until}
             statements.append((self._sql["note_starts"], noted))
         return statements
 
-    async def _used(self, connection: Connection, limits: Iterable[str]) -> dict[str, Use]:
-        return (await self._used_and_locked(connection, limits, ()))[0]
+    async def _read_usage(self, connection: Connection, limits: Iterable[str]) -> dict[str, Use]:
+        return (await self._read_usage_and_lock(connection, limits, ()))[0]
 
-    async def _used_and_locked(
+    async def _read_usage_and_lock(
         self, connection: Connection, limits: Iterable[str], ids: Sequence[str]
     ) -> tuple[dict[str, Use], set[str]]:
         """What is used under these limits, and which of these jobs are parked and ours now."""
@@ -255,7 +255,7 @@ class Limits:
             remembered.setdefault(key, []).append((at, times))
         counts = await running.fetchall()
         used = {keys[key]: Use(count, tuple(remembered.get(key, ()))) for key, count in counts}
-        return used, {id for cursor in locking for id in _parked(await cursor.fetchall())}
+        return used, {id for cursor in locking for id in _parked_ids(await cursor.fetchall())}
 
     # -- suspects ------------------------------------------------------------------------------------
     async def _claim_suspects(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> list[Record]:
@@ -284,7 +284,7 @@ class Limits:
             values = {**wanted(want), "now": now, "look": LOOK}
             rows = await (await connection.execute(self._sql["openings"], values)).fetchall()
             at, gates = (rows[0][0], list({limits for _, limits in rows})) if rows else (0, [])
-        used = await self._used(connection, gates)
+        used = await self._read_usage(connection, gates)
         why = [why_closed(limits, used, at) for limits in gates]
         opening = [at if each is None else each.opens_at for each in why]
         return min((max(0, each - at) for each in opening if each is not None), default=None)
@@ -309,7 +309,7 @@ def _lanes(rows: Sequence[Sequence[Any]], look: int | None) -> Lanes | None:
     return Lanes(rows[0][0], list(gates.values()), bound)
 
 
-def _parked(rows: Sequence[Sequence[Any]]) -> set[str]:
+def _parked_ids(rows: Sequence[Sequence[Any]]) -> set[str]:
     return {id for id, parked in rows if parked}
 
 
@@ -325,7 +325,7 @@ def _leaves_some(gates: Mapping[str, list[ClaimOrder]], passed: Admitted) -> boo
     return any(places and places[-1][2] not in taken for limits, places in gates.items() if limits not in passed.closed)
 
 
-def _slots(texts: Iterable[str]) -> dict[str, Any]:
+def _slot_values(texts: Iterable[str]) -> dict[str, Any]:
     """Gates, and the only key of each."""
     slots = {digest(limits): slot for limits in texts if (slot := slot_of(limits)) is not None}
     return {"gates": array(slots), "slots": array(slots.values())}
@@ -341,7 +341,7 @@ def _heads(empty: Sequence[str], moved: Sequence[tuple[str, ClaimOrder]]) -> dic
     }
 
 
-def _closing(closed: Mapping[str, Closed]) -> dict[str, Any]:
+def _close_values(closed: Mapping[str, Closed]) -> dict[str, Any]:
     return {
         "gates": array(digest(limits) for limits in closed),
         "keys": array(digest(why.key) for why in closed.values()),
@@ -349,7 +349,7 @@ def _closing(closed: Mapping[str, Closed]) -> dict[str, Any]:
     }
 
 
-def _places(places: Iterable[tuple[str, int]]) -> dict[str, Any]:
+def _start_keys(places: Iterable[tuple[str, int]]) -> dict[str, Any]:
     listed = list(places)
     return {"keys": array(digest(key) for key, _ in listed), "ats": numbers(at for _, at in listed)}
 

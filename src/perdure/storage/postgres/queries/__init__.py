@@ -30,10 +30,10 @@ def load(name: str, schema: str, **parts: str) -> Mapping[str, str]:
     """The queries of `name`.sql by name. A query may hold others of its file by their names."""
     own = named(files(__package__), name)
     words = {**own, **_fragments(), **_WORDS, **parts, "schema": f'"{schema}"'}
-    return {title: _filled(query, words) for title, query in own.items()}
+    return {title: _fill(query, words) for title, query in own.items()}
 
 
-def _filled(query: str, words: Mapping[str, str]) -> str:
+def _fill(query: str, words: Mapping[str, str]) -> str:
     """The query with its {words} replaced, and the words in those, down to the last."""
     while (filled := _WORD.sub(lambda found: words.get(found[1], found[0]), query)) != query:
         query = filled

@@ -20,7 +20,7 @@ WHERE kind = %(kind)s::text AND due_at <= {now} AND (%(job)s::uuid IS NULL OR jo
 ORDER BY due_at, name LIMIT %(limit)s::integer;
 
 -- name: columns
--- The columns of a text on the shelf, in its order.
+-- The columns of a kv entry, in its order.
 kind, name, text, version, due_at, job::text
 
 -- name: lock
@@ -59,7 +59,7 @@ DELETE FROM {schema}.kv WHERE ctid = ANY(ARRAY(
             WHERE kv.kind = given.kind AND kv.name = given.name OFFSET 0) AS found));
 
 -- name: export
--- The whole shelf behind a place.
+-- All entries behind a position.
 SELECT {columns} FROM {schema}.kv
 WHERE %(kind)s::text IS NULL OR (kind, name) > (%(kind)s::text, %(name)s::text)
 ORDER BY kind, name LIMIT %(limit)s::integer;

@@ -121,7 +121,7 @@ DELETE FROM {schema}.edges WHERE parent = ANY(%(ids)s::uuid[]);
 DELETE FROM {schema}.edges WHERE child = ANY(%(ids)s::uuid[]);
 
 -- name: remove_texts
--- The texts on the shelf of jobs that are no longer kept.
+-- The kv entries of jobs that are no longer kept.
 DELETE FROM {schema}.kv WHERE job = ANY(%(ids)s::uuid[]);
 
 -- name: remove_unreadable

@@ -1,4 +1,4 @@
-"""Reading: jobs by id and by filter, counts, logs, queues, workers."""
+"""Reads jobs by id and by filter, counts, logs, queues and workers."""
 
 from __future__ import annotations
 

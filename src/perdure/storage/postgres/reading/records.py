@@ -1,8 +1,7 @@
-"""Rows as records, and values as the parameters that are quickest to send.
+"""Turns rows into records, and values into the parameters that are quickest to send.
 
-A column of many values travels as one text: ids and numbers as an array in PostgreSQL's own notation, JSON texts joined by
-a character that JSON cannot hold. PostgreSQL's texts hold no NUL; where one may come from outside, a mark travels in its
-place.
+A column of many values is sent as one text: ids and numbers as an array in PostgreSQL's own notation, JSON texts joined by a
+character that JSON cannot hold. PostgreSQL's texts cannot hold NUL; where a text may contain one, a mark is sent instead.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def records_of(rows: Sequence[Sequence[Any]]) -> list[Record]:
 def readable_of(rows: Sequence[Sequence[Any]]) -> tuple[list[Record], list[str]]:
     """The records in rows that can be read, and the ids of the others."""
     try:
-        found = _converted(rows)
+        found = _convert(rows)
     except _UNREADABLE:
         return _one_by_one(rows)
     bad = {record.id for record in found if is_flawed(record)}
@@ -73,7 +72,7 @@ def _one_by_one(rows: Sequence[Sequence[Any]]) -> tuple[list[Record], list[str]]
     flawed: list[str] = []
     for row in rows:
         try:
-            (record,) = _converted([row])
+            (record,) = _convert([row])
         except _UNREADABLE:
             flawed.append(row[_ID])
             continue
@@ -118,7 +117,7 @@ def is_flawed(record: Record) -> bool:
     )
 
 
-def _converted(rows: Sequence[Sequence[Any]]) -> list[Record]:
+def _convert(rows: Sequence[Sequence[Any]]) -> list[Record]:
     found = msgspec.convert(rows, list[_Row], strict=False)
     for record in found:
         record.__class__ = Record  # type: ignore[assignment]  # a record like those of every store
@@ -167,10 +166,10 @@ def array(values: Iterable[str]) -> str:
 @lru_cache(maxsize=4096)
 def names(values: tuple[str, ...]) -> str:
     """Names as an array: those that a worker asks for again and again."""
-    return f"{{{','.join(_quoted(value) for value in values)}}}"
+    return f"{{{','.join(_quote(value) for value in values)}}}"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 

@@ -1,7 +1,7 @@
-"""Carrying jobs and kept keys to another store, or from one.
+"""Exports and restores jobs and kept keys, for a transfer between stores.
 
-A job that comes is written as enqueue, claim and outcome would have left it: its own row once, and the moving row, or rows,
-of the state it is in.
+A restored job is written as enqueue, claim and outcome would have left it: its own row once, and the row, or rows, of its
+state.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Carry:
         followed = {"ids": array(record.id for record in records if record.followed)}
         asked = [(self._sql["lines"], ids), (self._sql["parents"], ids), (self._sql["kept_for"], followed)]
         logs, parents, children = [await found.fetchall() for found in await pipeline(connection, asked)]
-        lines = _grouped((job, unmarked(line) or "") for job, line in logs)
-        waits_for, kept_for = _grouped(parents), _grouped(children)
+        lines = _group((job, unmarked(line) or "") for job, line in logs)
+        waits_for, kept_for = _group(parents), _group(children)
         return [
             JobDump(record, *(tuple(found.get(record.id, ())) for found in (lines, waits_for, kept_for)))
             for record in records
@@ -154,7 +154,7 @@ class Carry:
             await pipeline(connection, [(self._sql["remove_keys"], {"keys": names}), (self._sql["insert_keys"], given)])
 
 
-def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def _group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for one, other in pairs:
         groups[one].append(other)

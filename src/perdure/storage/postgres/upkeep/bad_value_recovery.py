@@ -1,5 +1,6 @@
-"""What to do when a statement fails because of a stored value: find the value, set its row aside, and have the statement
-repeated."""
+"""Recovers when a statement fails because of a stored value: finds the value, sets its row aside, and has the statement
+repeated.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Looking through a PostgreSQL store for rows that cannot be read: jobs a few at a time, and the small tables beside them.
+"""Inspects a PostgreSQL store for rows that cannot be read: jobs a few at a time, and the small tables.
 
-What can be made again (gates, starts, accounts, keys that nobody occupies) is removed when it cannot be read. Settings of a
-queue become the defaults. Any other row is kept in `unreadable` and removed.
+Rows that can be made again (gates, starts, accounts, keys that nobody occupies) are deleted when they cannot be read.
+Settings of a queue become the defaults. Any other row is kept in `unreadable` and deleted.
 """
 
 from __future__ import annotations

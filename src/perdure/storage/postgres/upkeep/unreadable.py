@@ -1,8 +1,8 @@
-"""Jobs of a PostgreSQL store that cannot be read: setting them aside, and what was kept of them.
+"""Sets jobs aside that cannot be read, and keeps their rows.
 
-A reader that meets such a job names it (`Flawed`), and its work is repeated once the job is set aside. A claim gives the
-others and names those that are doubtful. Columns have types here, so that a row can always be fetched; what can be wrong is
-what a value says.
+A reader that meets such a job names it (`Flawed`), and its work is repeated once the job is set aside. A claim returns the
+other jobs and names the doubtful ones. Columns have types here, so a row can always be fetched; only what a value says can
+be wrong.
 """
 
 from __future__ import annotations

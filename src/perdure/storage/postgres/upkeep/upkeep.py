@@ -1,4 +1,4 @@
-"""The set-wise moves of upkeep: what has lapsed, expired, or been kept long enough."""
+"""Finds jobs whose lease lapsed, that expired, or that were kept long enough."""
 
 from __future__ import annotations
 

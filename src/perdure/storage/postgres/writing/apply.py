@@ -1,8 +1,8 @@
-"""Applying changes: each takes hold if its guard does, and is refused alone if not.
+"""Applies changes: each is accepted if its guard holds, and refused alone if not.
 
-Plain successes are one guarded statement. For every other change the job's moving rows are locked, in the order of their
-ids, and read; the change is judged and the row after it worked out in Python, and the moving row is replaced. Jobs that a
-change puts on record follow it in the same transaction.
+Ordinary successes are one guarded statement. For every other change the job's state rows are locked, in the order of their
+ids, and read. The change is decided and the new row made in Python, and the state row is replaced. Jobs that a change
+enqueues are inserted in the same transaction.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Apply:
         self, connection: Connection, jobs: Sequence[NewJob], effects: Effects, now: int | None
     ) -> dict[str, str]:
         """Put jobs on record; gives who stands for those that were duplicates."""
-        placed = await self._enqueue.put_planned(connection, jobs, now, bounded=False)
+        placed = await self._enqueue.insert_planned(connection, jobs, now, bounded=False)
         effects.ready |= {job.queue for job in jobs}
         effects.resolves |= any(job.after is not None for job in jobs)
         return owners_among(jobs, placed)
@@ -158,7 +158,7 @@ class Apply:
         if change.key is KeyMove.TAKE and before.unique_key is not None and not before.holds_key:
             # what was freed before it in the list is free
             if work.freed:
-                await connection.execute(*self._freed(work))
+                await connection.execute(*self._free_keys(work))
                 work.freed.clear()
             values = {"key": marked(before.unique_key), "id": before.id}
             if (await connection.execute(self._sql["take_key"], values)).rowcount != 1:
@@ -215,7 +215,7 @@ class Apply:
             ids, errors = zip(*sorted(work.errors.items()), strict=True)
             statements.append((self._sql["errors"], {"ids": array(ids), "errors": list(errors)}))
         if work.freed:
-            statements.append(self._freed(work))
+            statements.append(self._free_keys(work))
         if work.unresolved:
             statements.append((self._sql["unresolved"], {"ids": array(sorted(work.unresolved))}))
         return [*statements, *self.note_limits(work.parked, work.given_up)]
@@ -234,7 +234,7 @@ class Apply:
             statements.append((self._sql["given_up"], {"keys": array(sorted(keys)), **holds}))
         return statements
 
-    def _freed(self, work: _Moves) -> Statement:
+    def _free_keys(self, work: _Moves) -> Statement:
         keys, ids = zip(*sorted(work.freed.items()), strict=True)
         return self._sql["free_keys"], {"keys": [marked(key) for key in keys], "ids": array(ids)}
 

@@ -1,10 +1,10 @@
-"""Long enqueues of one loop: several are under way at once, each on a connection of its own, and keep their order.
+"""Enqueues long lists: several at once, each on a connection of its own, in their order.
 
-The order of a list is that of its jobs' instants, and ids break ties. Two sessions that read the clock by themselves may
-read it in any order; so long enqueues are given their instants one after the other, and then stored side by side.
+The order of a list is that of its jobs' instants; ids break ties. Two sessions that read the clock on their own may read it
+in any order. So long enqueues get their instants one after the other, and are then stored at the same time.
 
-Where what becomes of a job depends on those before it (a bounded or fair queue, a unique key, a parent, an id that is on
-record already), they are stored one after the other.
+Where a job depends on those before it (a bounded or fair queue, a unique key, a parent, an id that is stored already), the
+lists are stored one after the other.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ class LongEnqueues:
         before, own = self._last, asyncio.get_running_loop().create_future()
         self._last = own
         try:
-            placed = await self._beside_others(server, jobs, now)
+            placed = await self._store_beside_others(server, jobs, now)
             if placed is None:
                 if before is not None:
                     await asyncio.wait([before])
-                put_planned = self._enqueue.put_planned
-                placed = await server.run_indexed(lambda connection: put_planned(connection, jobs, now), repeat=True)
+                insert_planned = self._enqueue.insert_planned
+                placed = await server.run_indexed(lambda connection: insert_planned(connection, jobs, now), repeat=True)
             return placed
         finally:
-            _done_after(own, before)
+            _complete_after(own, before)
 
-    async def _beside_others(
+    async def _store_beside_others(
         self, server: Server, jobs: Sequence[NewJob], now: int | None
     ) -> list[EnqueueResult] | None:
         """None: they have to wait for those before them."""
         if isinstance(jobs, UniformJobs) and can_copy(jobs) and not server.pooled:
-            return await self._copied(server, jobs, now)
+            return await self._copy(server, jobs, now)
         async with self._in_order:
             instant = await server.run_indexed(self._clock, repeat=True) if now is None else now
-        inserts, put_at_once = self._enqueue.ready(jobs, instant), self._enqueue.put_at_once
+        inserts, insert_at_once = self._enqueue.ready(jobs, instant), self._enqueue.insert_at_once
         if not inserts:
             return None
-        return await server.run_indexed(lambda connection: put_at_once(connection, jobs, inserts), repeat=True)
+        return await server.run_indexed(lambda connection: insert_at_once(connection, jobs, inserts), repeat=True)
 
-    async def _copied(self, server: Server, jobs: UniformJobs, now: int | None) -> list[EnqueueResult] | None:
+    async def _copy(self, server: Server, jobs: UniformJobs, now: int | None) -> list[EnqueueResult] | None:
         """The next may read the clock as soon as these have."""
         turn = ExitStack()
         await self._in_order.acquire()
@@ -74,14 +74,14 @@ class LongEnqueues:
             turn.close()
             return read
 
-        put_copied = self._enqueue.put_copied
+        try_copy = self._enqueue.try_copy
         with turn:
             return await server.run_indexed(
-                lambda connection: put_copied(connection, jobs, instant, waiting_first=waiting_first), repeat=True
+                lambda connection: try_copy(connection, jobs, instant, waiting_first=waiting_first), repeat=True
             )
 
 
-def _done_after(own: asyncio.Future[None], before: asyncio.Future[None] | None) -> None:
+def _complete_after(own: asyncio.Future[None], before: asyncio.Future[None] | None) -> None:
     if before is None or before.done():
         own.set_result(None)
     else:

@@ -1,4 +1,4 @@
-"""Jobs as one JSON text, for statements that any connection can run: only INSERT and plain SELECT."""
+"""Enqueues jobs through a caller's connection: one JSON text, only INSERT and plain SELECT."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def full_text(jobs: Sequence[NewJob], now: int | None, ranks: Sequence[int | Non
 
 def _in_ascii(text: str) -> str:
     """The same JSON for sessions of any encoding."""
-    return text if text.isascii() else _NOT_ASCII.sub(_escaped, text)
+    return text if text.isascii() else _NOT_ASCII.sub(_escape, text)
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     units = found[0].encode("utf-16-be").hex()
     return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
 

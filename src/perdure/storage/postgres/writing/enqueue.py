@@ -1,11 +1,11 @@
-"""Putting jobs on record.
+"""Enqueues jobs.
 
-Plain jobs of one shape are one statement. Jobs with a key or parents, or for a bounded or fair queue, and repeated ones are
-planned first: what stands in their way is read, then their keys are taken in order. Should another session have taken one
-of those keys meanwhile, everything is undone and planned again; it sees the other's job then.
+Ordinary jobs of one shape are one statement. Jobs with a key or parents, jobs for a bounded or fair queue, and repeated ones
+are planned first: what may prevent them is read, then their keys are inserted in order. If another session inserts one of
+these keys meanwhile, everything is rolled back and planned again; then the plan sees the other job.
 
-What a job waits for is looked at afterwards, in a transaction of its own (`edges`): here it is stored as blocked, with its
-edges and a note of that.
+The parents of a job are checked afterwards, in a transaction of its own (`edges`). Here the job is stored as blocked, with
+its edges and a line on the list of edges to resolve.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class Enqueue:
         self, connection: Connection, jobs: Sequence[NewJob], now: int | None, inserts: Sequence[Statement]
     ) -> list[EnqueueResult]:
         """Put jobs on record in a transaction of their own; `inserts` is what `ready` gave."""
-        placed = await self.put_at_once(connection, jobs, inserts) if inserts else None
-        return await self.put_planned(connection, jobs, now) if placed is None else placed
+        placed = await self.insert_at_once(connection, jobs, inserts) if inserts else None
+        return await self.insert_planned(connection, jobs, now) if placed is None else placed
 
-    async def put_at_once(
+    async def insert_at_once(
         self, connection: Connection, jobs: Sequence[NewJob], inserts: Sequence[Statement]
     ) -> list[EnqueueResult] | None:
         """The same without a look at what stands in their way. None: a look is needed, and nothing was stored."""
@@ -85,7 +85,7 @@ class Enqueue:
             return None  # a bounded queue, or an enqueue that is repeated
         return [EnqueueResult(id) for id in ids_of(jobs)]
 
-    async def put_copied(
+    async def try_copy(
         self, connection: Connection, jobs: UniformJobs, instant: Instant, *, waiting_first: bool
     ) -> list[EnqueueResult] | None:
         return await try_fast_copy(connection, self._schema, jobs, instant, waiting_first=waiting_first)
@@ -100,7 +100,7 @@ class Enqueue:
             if not all(stored.rowcount for stored in await pipeline(connection, inserts)):
                 raise _Bounded
 
-    async def put_planned(
+    async def insert_planned(
         self,
         connection: Connection,
         jobs: Sequence[NewJob],
@@ -114,11 +114,11 @@ class Enqueue:
         while True:
             try:
                 async with connection.transaction():
-                    return await self._planned(connection, jobs, now, bounded, brief)
+                    return await self._plan(connection, jobs, now, bounded, brief)
             except _Outrun:
                 continue
 
-    async def _planned(
+    async def _plan(
         self, connection: Connection, jobs: Sequence[NewJob], now: int | None, bounded: bool, brief: bool
     ) -> list[EnqueueResult]:
         queues = await self._locked_queues(connection, jobs, bounded, brief)
@@ -229,16 +229,16 @@ def _alike(jobs: UniformJobs, now: int | None) -> Mapping[str, Any] | None:
     if payloads.count(JOINT) != len(jobs) - 1:
         return None
     one, many = jobs.template, len(jobs)
-    return _given(one, jobs.ids, payloads, [one.delay or None] * many, [one.at] * many, now)
+    return _values_of(one, jobs.ids, payloads, [one.delay or None] * many, [one.at] * many, now)
 
 
 def _plain(jobs: Sequence[NewJob], now: int | None) -> Mapping[str, Any]:
     payloads = JOINT.join([job.payload for job in jobs])
     delays, ats = [job.delay or None for job in jobs], [job.at for job in jobs]
-    return _given(jobs[0], [job.id for job in jobs], payloads, delays, ats, now)
+    return _values_of(jobs[0], [job.id for job in jobs], payloads, delays, ats, now)
 
 
-def _given(
+def _values_of(
     one: NewJob,
     ids: Sequence[str],
     payloads: str,

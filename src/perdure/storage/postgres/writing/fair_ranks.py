@@ -1,6 +1,6 @@
-"""Shares of fair queues: accounts in a table, heads from the claim index.
+"""Gives the jobs of fair queues their ranks: accounts are in a table, heads come from the claim index.
 
-Whoever gives shares has locked the rows of the queues first, so that accounts are read and written by one at a time.
+The caller has locked the rows of the queues, so only one session at a time reads and writes the accounts.
 """
 
 from __future__ import annotations
