@@ -70,7 +70,7 @@ def _log_as_it_was():
     log = logging.getLogger("perdure")
     log.setLevel(logging.NOTSET)
     log.propagate, log.disabled = True, False
-    log_limit._logged.clear()
+    log_limit.of_process.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -62,12 +62,12 @@ async def renewals(plan: Plan) -> Figures:
         holding = tasks.holding(plan.held_lease)
         await app.enqueue([holding.call() for _ in range(plan.held)])
         async with app.worker(concurrency=plan.held, grace=0) as worker:
-            await _until(lambda: worker._running._slots.running >= plan.held)
+            await _until(lambda: worker._control.session.slots.running >= plan.held)
             with _counted(store, "renew") as calls:
                 used = time.process_time()
                 await asyncio.sleep(plan.held_for)
                 used = time.process_time() - used
-                lost = plan.held - worker._running._slots.running
+                lost = plan.held - worker._control.session.slots.running
             renewed = sum(len(asked[0]) for asked, _ in calls)
             took = sum(seconds for _, seconds in calls)
     return {
@@ -189,12 +189,12 @@ async def _drain(
             await handle.result(timeout=120)
         await app.queues.pause("default")
         await app.enqueue([call() for _ in range(jobs)])
-        held = worker._running._held
+        held = worker._control.session.held
         await _until(lambda: len(held) == stuck)
-        before = held.settled
+        before = held.confirmed
         began, used = time.monotonic(), time.process_time()
         await app.queues.resume("default")
-        await _until(lambda: held.settled - before >= jobs)
+        await _until(lambda: held.confirmed - before >= jobs)
         return jobs / (time.monotonic() - began), time.process_time() - used
 
 

@@ -115,15 +115,15 @@ SAFEGUARDS = [
     Safeguard(
         10,
         "worker/claiming/claim_loop.py",
-        "records = await self._patience.answer(self._store.recover_claim(claim.worker, claim.stamp))",
+        "records = await self._timeout.answer(self._store.recover_claim(claim.worker, claim.stamp))",
         "records: list[Any] = []",
         "tests/system/crashes/test_unknown_outcomes.py::test_jobs_of_a_claim_without_an_answer_are_asked_for_and_run[memory]",
     ),
     Safeguard(
         11,
         "worker/claiming/claim_loop.py",
-        "            await self._one_by_one(batch, error)\n            return\n",
-        "            self._take_back(batch, claim)\n            raise\n",
+        "            await self._single_reports.report(batch)\n            return\n",
+        "            self._put_back(batch, claim)\n            raise\n",
         "tests/system/crashes/test_unknown_outcomes.py::test_one_bad_end_fails_its_own_job_only[memory]",
     ),
     Safeguard(
@@ -144,8 +144,8 @@ SAFEGUARDS = [
     Safeguard(
         14,
         "worker/supervisor/supervisor.py",
-        "        await asyncio.sleep(SHOWN_WITHIN)\n        member.kill()\n",
-        '        await self._bury(member, "handed back too early", list(member.board.seen()), member.board.claims())\n        await asyncio.sleep(5)\n        member.kill()\n',
+        "        await asyncio.sleep(DUMP_WITHIN)\n        member.kill()\n",
+        '        await self._report_loss(member, "handed back too early", list(member.board.seen()), member.board.claims())\n        await asyncio.sleep(5)\n        member.kill()\n',
         "tests/unit/worker/supervisor/test_supervisor.py::test_what_ran_beside_a_job_that_does_not_stop_goes_back_free",
     ),
     Safeguard(
@@ -157,8 +157,8 @@ SAFEGUARDS = [
     ),
     Safeguard(
         16,
-        "worker/leases/held_jobs.py",
-        "        if attempt.said_change:\n            return  # its end",
+        "worker/completion_queue.py",
+        "        if attempt.reported:\n            return  # its end",
         "        if False:\n            return  # its end",
         "tests/unit/worker/leases/test_lost.py::test_a_renewal_that_is_refused_since_the_job_has_just_ended_is_no_loss",
         more=(("worker/running/attempt.py", "if self.lost is not None or self.ended:", "if self.lost is not None:"),),
@@ -166,7 +166,7 @@ SAFEGUARDS = [
     Safeguard(
         17,
         "worker/leases/held_jobs.py",
-        "return [attempt for attempt in due if not self._renewed_for_us(attempt, now)]",
+        "return [attempt for attempt in due if not self._is_renewed_by_supervisor(attempt, now)]",
         "return []",
         "tests/unit/worker/leases/test_board.py::test_a_runner_renews_what_its_supervisor_does_not",
     ),

@@ -6,7 +6,7 @@ enqueues jobs, and builds what a worker needs: the relay of the app's outbox and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .client import Client
 from .current_handler import refuse_in_transaction
@@ -14,6 +14,8 @@ from .runtime import LoopRuntime, LoopRuntimes
 
 if TYPE_CHECKING:
     from ..app import Perdure
+    from ..core.record import NewJob, Record
+    from ..flow.graph import Flow
     from ..outbox.relay import Relay
     from ..schedules.schedule import Schedule
     from ..storage.contract import Storage
@@ -30,6 +32,11 @@ class AppRuntime:
         self.expires = False
         self.brief = False
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether the store lives in this process alone."""
+        return self.loops.in_memory
+
     async def storage(self) -> Storage:
         """The open store of the running event loop."""
         return (await self.open()).storage
@@ -42,6 +49,14 @@ class AppRuntime:
         """What belongs to the running event loop, if it is open."""
         refuse_in_transaction(what)
         return self.loops.here()
+
+    async def write_subscriptions(self, store: Storage) -> None:
+        """Put the subscriptions that the code declares on record."""
+        await self.client.publisher.write_subscriptions(store)
+
+    def jobs_to_continue(self, flow: Flow[Any], record: Record) -> tuple[NewJob, ...]:
+        """The jobs with which a job continues, given the flow that its handler returned."""
+        return self.client.jobs_to_continue(flow, record)
 
     def relay(self) -> Relay | None:
         """A relay that moves jobs from the app's outbox to its store, if the app has an outbox."""

@@ -81,11 +81,14 @@ async def _move_outbox(app: Perdure) -> bool:
 async def _check(app: Perdure, storage: Storage, worker: Worker) -> bool | Literal["held back"]:
     """Whether there is anything to wait for. One check makes several queries. If the worker did something between them, none
     of them may have seen it, so the check does not count. While the worker is busy, no query is needed."""
-    done = worker._quiet()
+    from perdure.worker.worker import control_of
+
+    control = control_of(worker)
+    done = control.confirmed_when_quiet()
     if done is None:
         return True
     busy = await _find_work(app, storage, worker)
-    return busy if worker._quiet() == done else True
+    return busy if control.confirmed_when_quiet() == done else True
 
 
 async def _reap(storage: Storage, worker: Worker | None) -> int:

@@ -1,13 +1,13 @@
-"""Reap: jobs whose lease is over come back.
+"""Brings back jobs whose lease is over.
 
-Who killed the worker? A job that was alone in it is charged with the loss; three charged losses make it a dead letter
-(poison). If the worker held several, none is charged: all are marked suspect and run alone from then on, until one
-attempt ends by the handler's own word. Noted starts cannot tell them apart: one that kills its worker within a moment is
-never noted, and its long-running neighbour is.
+A job that was alone in its dead worker is charged with the loss; three charged losses make it a dead letter (poison). If
+the worker held several jobs, none is charged: all become suspects and run alone from then on, until the handler ends an
+attempt by itself. Noted starts cannot clear a job: the start of one that kills its worker within a moment is never noted,
+while that of a long-running neighbour is.
 
-The leases of a dead worker end one after the other. So while it still holds others whose lease ends soon, its jobs wait
-for those: only together they show who was alone. None waits longer than its own lease after the last sign of its worker.
-Jobs ended from outside only give up their hold.
+The leases of a dead worker end one after the other. While it still holds others whose lease ends soon, its jobs wait for
+those: only together they show whether one was alone. No job waits longer than its own lease after the last sign of its
+worker. Jobs that were ended from outside only give up their hold.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIFE = 86_400 * SECOND  # how long ago a worker may have been seen last
 
 
 async def reap(store: Storage, records: Sequence[Record]) -> int:
-    """Bring lapsed jobs back; gives how many."""
+    """Bring lapsed jobs back. Returns how many."""
     if not records:
         return 0
     still_held = await _still_held(store, records)
@@ -44,8 +44,8 @@ async def reap(store: Storage, records: Sequence[Record]) -> int:
 def changes_of(
     records: Sequence[Record], now: int, still_held: Mapping[str, Sequence[Record]] | None = None
 ) -> Iterable[Change]:
-    """What follows for each lapsed job, worker by worker. `still_held`: what else a worker held when it was lost, or holds
-    because it lives."""
+    """The change for each lapsed job, worker by worker. `still_held`: what else a worker held when it died, or holds because
+    it lives."""
     by_worker: defaultdict[str, list[Record]] = defaultdict(list)
     for record in records:
         by_worker[record.leased_by or ""].append(record)
@@ -55,21 +55,21 @@ def changes_of(
             if record.state in FINAL:
                 yield decide(record, LeaseLapsed())
             elif record.state in WAITING:
-                continue  # no holder could have left it so: whoever stores it puts it right
-            elif not others or _waited(group, others, now):
+                continue  # no holder could have left it so: the store repairs it
+            elif not others or _may_decide(group, others, now):
                 alone = not others and len(group) == 1
                 yield decide(record, LeaseLapsed(_fault(record, now), charged=alone, suspect=not alone))
 
 
-def _waited(group: Sequence[Record], others: Sequence[Record], now: int) -> bool:
-    """Leases as long as these have all ended, if their worker died after its last sign. Should it live, it gives signs all
-    the time: renewed every third of a lease, these would have ended together with others half a lease ago."""
+def _may_decide(group: Sequence[Record], others: Sequence[Record], now: int) -> bool:
+    """Whether all leases of this length have ended if the worker died after its last sign. A worker that lives gives
+    signs all the time: renewed every third of a lease, these would have ended together with others half a lease ago."""
     last_sign = max(map(_last_sign, (*group, *others)))
     return any(now >= min(last_sign + record.lease, (record.leased_until or 0) + record.lease // 2) for record in group)
 
 
 async def _still_held(store: Storage, lapsed: Sequence[Record]) -> dict[str, list[Record]]:
-    """What the workers of these hold besides."""
+    """What the workers of these jobs hold besides."""
     lost_at: dict[str, int] = {}
     for record in lapsed:
         if record.state not in FINAL:

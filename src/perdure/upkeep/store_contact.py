@@ -1,4 +1,4 @@
-"""How long we have reached the store without a gap, and whether its clock runs like ours.
+"""Measures for how long a process has reached the store without a gap, and whether the clocks of both run alike.
 
 After an outage every lease in the store is over, and whoever reaps first beats all renewers. So a reaper first shows
 that it has reached the store for a while: a third of the lease in question, but at most a minute. Within that time every
@@ -6,7 +6,7 @@ living worker renews: a renewal that is not answered is given up after a third o
 (`worker.claiming.answer_timeout`), and repeated within a second. A store clock that jumps has the same effect as an outage,
 and starts the count again.
 
-A clock that stands still is a test's, moved by hand: its leaps are meant, and nobody is to wait for it.
+A clock that does not move belongs to a test, which moves it by hand: its jumps are meant, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FOR_EVER = 10**15
 
 
 class StoreContact:
-    """Told of every answer from the store."""
+    """The contact of one process with the store. Every answer is noted here."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -31,16 +31,21 @@ class StoreContact:
         self._seen = (-1, 0.0)  # the store's time, and since when it has been that
         self.by_hand = False
 
-    def reached(self) -> None:
+    def note_answer(self) -> None:
         now = boottime()
         if self._since is None or now - self._last > GAP:
             self._since = now
         self._last = now
 
-    def lost(self) -> None:
+    @property
+    def reached_at(self) -> float:
+        """When the store last answered, in seconds since boot."""
+        return self._last
+
+    def note_gap(self) -> None:
         self._since = None
 
-    def saw_clock(self, store_now: int) -> None:
+    def note_clock(self, store_now: int) -> None:
         """Compare the store's clock with the time since boot."""
         if store_now != self._seen[0]:
             self._seen = store_now, boottime()
@@ -65,7 +70,7 @@ class StoreContact:
 
     @property
     def proven(self) -> int:
-        """The contact that a reaper may claim: a lease that is over can be reaped if this is a third of it, or more."""
+        """The contact that counts for reaping: a lease that is over can be reaped if this is at least a third of it."""
         return FOR_EVER if self.unbroken >= ALL_HAVE_RENEWED else self.unbroken
 
     def missing_for(self, lease: int) -> int:

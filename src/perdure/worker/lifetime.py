@@ -1,4 +1,4 @@
-"""What has the life of a worker: started, at work until a signal or a word, stopped."""
+"""The common life of workers and pools: start, work until a signal or `stop()`, stop."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Lifetime(ABC):
         await self._end(asyncio.Event())
 
     async def _end(self, hurry: asyncio.Event) -> None:
-        """Stop, also if this call is cancelled: nobody else would, and what is half stopped is of no use."""
+        """Stop, also if this call is cancelled: nobody else would do it."""
         self._give_up.set()
         stopping = asyncio.create_task(self._stop(hurry))
         cancelled = False
@@ -86,11 +86,11 @@ class Lifetime(ABC):
 
     @abstractmethod
     async def _stop(self, hurry: asyncio.Event) -> None:
-        """Come to an end, at once when told to hurry."""
+        """Stop; at once when `hurry` is set."""
 
 
 def _on_signals(callback: Callable[[], None]) -> Callable[[], None]:
-    """Call back on SIGTERM and SIGINT; gives the function that undoes it."""
+    """Call back on SIGTERM and SIGINT. Returns the function that undoes it."""
     loop = asyncio.get_running_loop()
     added = []
     for number in (signal.SIGTERM, signal.SIGINT):

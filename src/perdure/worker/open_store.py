@@ -1,4 +1,4 @@
-"""Starting although the store cannot be opened yet: the start is tried again, with pauses that grow."""
+"""Starts a worker although its store cannot be opened yet: it tries again, with pauses that grow."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from ..core.growing_pause import GrowingPause
 from ..errors import StoreError, StoreMisconfigured
 from ..observe import log
 
@@ -19,23 +20,23 @@ async def retry_until_opened(
 ) -> T:
     """Call `start` until it no longer fails because of the store; `failed` is called after each try that does.
 
-    A store that is misconfigured raises at once: nobody mends that by waiting. So does every other error."""
-    pause = FIRST_PAUSE
+    A misconfigured store raises at once, because waiting does not help. So does every other error."""
+    pauses = GrowingPause(FIRST_PAUSE, LONGEST_PAUSE, jitter=False)  # the log says when the next try is
     while True:
         try:
             return await start()
         except StoreMisconfigured:
             raise
         except StoreError as error:
+            pause = pauses.next()
             log.store_not_opened(worker, error, pause)
         if failed is not None:
             failed()
         await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 async def retry_until_opened_or(stopping: asyncio.Event, start: Callable[[], Awaitable[T]], worker: str) -> T | None:
-    """The same, but given up as soon as the event is set; then the answer is None."""
+    """The same, but give up and return None as soon as the event is set."""
     starting = asyncio.ensure_future(retry_until_opened(start, worker))
     stopped = asyncio.ensure_future(stopping.wait())
     try:

@@ -1,8 +1,7 @@
-"""The upkeep of a program that pulls. Where no worker runs, pullers bring the jobs of dead ones back themselves, and do
-what else any worker does for all.
+"""Upkeep for programs that use pull claims: where no worker runs, they bring the jobs of dead workers back themselves.
 
-It goes on from pull to pull: what is due is done by whichever is there, be it open for a moment or for hours. A gap between
-two of them is a gap in the contact with the store, as for any worker.
+It continues from one pull claim to the next: whichever is open does what is due, whether it is open for a moment or for
+hours. A gap between two of them is a gap in the contact with the store, as for any worker.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from ..core.record import Record
@@ -22,16 +20,11 @@ from ..upkeep.store_contact import StoreContact
 from ..upkeep.upkeep import ROUND, Upkeep
 from .claiming.answer_timeout import AnswerTimeout
 from .claiming.seen_queues import SeenQueues
+from .host import LoopShare
 from .service import Service, rest, sleep
 
 NAMES_WITHIN = 5.0  # seconds that the end of a pull waits until the names of its queues are written
 LONGEST_ROUND = 300.0  # seconds that one question of the upkeep may take
-
-
-class Place(Protocol):
-    """An event loop's share of an app."""
-
-    storage: Storage
 
 
 def upkeep_of(
@@ -41,13 +34,13 @@ def upkeep_of(
     expiring: Callable[[], bool] = lambda: False,
     brief: Callable[[], bool] = lambda: False,
 ) -> Upkeep:
-    """The upkeep of a store, which waits for its answers, but not for ever."""
-    patience = AnswerTimeout(4 * store.answer_timeout, LONGEST_ROUND)
-    return Upkeep(store, contact, rest, patience.answer, expiring, brief, ours)
+    """The upkeep of a store, with time limits for its calls."""
+    timeout = AnswerTimeout(4 * store.answer_timeout, LONGEST_ROUND)
+    return Upkeep(store, contact, rest, timeout.answer, expiring, brief, ours)
 
 
 class PullUpkeep:
-    """Of one store and loop, kept by all pulls that are open."""
+    """The upkeep of one store and event loop, shared by all open pull claims."""
 
     def __init__(self, store: Storage) -> None:
         self._contact = StoreContact()
@@ -60,24 +53,24 @@ class PullUpkeep:
         self._naming: asyncio.Task[None] | None = None  # writes the names of queues
 
     @staticmethod
-    def of(place: Place) -> PullUpkeep:
-        house = _houses.get(place)
-        if house is None:
-            house = _houses[place] = PullUpkeep(place.storage)
-        return house
+    def of(share: LoopShare) -> PullUpkeep:
+        upkeep = _of_share.get(share)
+        if upkeep is None:
+            upkeep = _of_share[share] = PullUpkeep(share.storage)
+        return upkeep
 
     def enter(self, pull: str) -> None:
-        """A pull begins; it says `leave` in the end."""
+        """A pull claim begins; it calls `leave` in the end."""
         if not self._pulls:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, self._due_at - monotonic()), self._begin)
         self._pulls.add(pull)
 
-    def reached(self) -> None:
-        """The store has answered a pull."""
-        self._contact.reached()
+    def note_answer(self) -> None:
+        """The store has answered a pull claim."""
+        self._contact.note_answer()
 
     def note_queues(self, records: Sequence[Record]) -> None:
-        """A pull has claimed these jobs. The names of queues that are new here are written down."""
+        """A pull claim took these jobs: record the names of queues that are new here."""
         self._queues.note(records)
         if self._queues.unwritten and (self._naming is None or self._naming.done()):
             self._naming = asyncio.get_running_loop().create_task(self._write_names(), name="perdure queue names")
@@ -99,7 +92,7 @@ class PullUpkeep:
         service, self._service = self._service, None
         if service is not None:
             await service.stop()
-        elif monotonic() >= self._due_at:  # they come and go so quickly that nobody is there when it is
+        elif monotonic() >= self._due_at:  # pull claims so short that none is open when a round is due
             with suppress(StoreError):
                 await self._one_round()
 
@@ -113,8 +106,8 @@ class PullUpkeep:
 
     async def _one_round(self) -> None:
         self._due_at = monotonic() + ROUND
-        again = await self._upkeep.look()
+        again = await self._upkeep.check()
         self._due_at = monotonic() + (0.0 if again else min(ROUND, self._upkeep.pause))
 
 
-_houses: WeakKeyDictionary[Place, PullUpkeep] = WeakKeyDictionary()
+_of_share: WeakKeyDictionary[LoopShare, PullUpkeep] = WeakKeyDictionary()

@@ -1,8 +1,8 @@
-"""One way of living for every background loop of a worker.
+"""Runs the background loops of a worker.
 
-A service is a coroutine function that runs until its `stop` event is set. One that raises is started again after
-a pause that grows to a second: trouble with the store must not end a worker, nor make it busy. Nor must it fill the log:
-what is said already is said again only after a while.
+A service runs a coroutine function until its stop event is set. If the function raises, the service starts it again after a
+pause that grows to a second: trouble with the store must neither end a worker nor keep it busy. The same error is logged at
+most once a minute.
 """
 
 from __future__ import annotations
@@ -13,30 +13,39 @@ from collections.abc import Awaitable, Callable
 from math import floor
 from time import monotonic
 
+from ..core.clock import boottime
+from ..core.growing_pause import GrowingPause
+from ..core.log_limit import LogLimit
 from ..errors import StoreError
 from ..observe import log
+from ..upkeep.store_contact import StoreContact
 from .claiming.answer_timeout import AnswerTimedOut
 
-SHORTEST_PAUSE = 0.05
-LONGEST_PAUSE = 1.0
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two tries
 LASTED = 5.0  # seconds after which a round that fails has worked before: the trouble is a new one
-SAID_EVERY = 60.0  # seconds before the same trouble is told again
-LET_GO = 10.0  # seconds that a cancelled round gets to end
+CANCEL_WITHIN = 10.0  # seconds that a cancelled round gets to end
 PULSE = 1.0  # seconds
 _OFFSET = random.random()  # processes of one machine need not wake up together
 
 
 class Service:
-    """A named loop with a life: start, stop."""
+    """A named loop that can be started and stopped. With `contact`, its pause becomes short again once the store has
+    answered."""
 
-    def __init__(self, name: str, body: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        body: Callable[[asyncio.Event], Awaitable[None]],
+        contact: StoreContact | None = None,
+    ) -> None:
         self.name = name
         self.stopping = asyncio.Event()
         self._body = body
+        self._contact = contact
         self._task: asyncio.Task[None] | None = None
-        self._anew = asyncio.Event()
-        self._pause = SHORTEST_PAUSE
-        self._said: dict[str, float] = {}  # troubles, and when each was told
+        self._restart = asyncio.Event()
+        self._pause = retry_pause()
+        self._logged = LogLimit()
         self.refused_at = 0.0  # when the store last answered with an error
 
     def start(self) -> None:
@@ -49,18 +58,19 @@ class Service:
             return
         await asyncio.wait([self._task], timeout=timeout)
         self._task.cancel()
-        await asyncio.wait([self._task], timeout=LET_GO)
+        await asyncio.wait([self._task], timeout=CANCEL_WITHIN)
 
     @property
     def lives(self) -> bool:
         """The loop runs, or pauses between two tries."""
         return self._task is not None and not self._task.done()
 
-    def start_anew(self) -> None:
+    def restart(self) -> None:
         """Give up what the loop is doing, and begin again."""
-        self._anew.set()
+        self._restart.set()
 
     async def _live(self) -> None:
+        failed_at = 0.0
         while not self.stopping.is_set():
             began = monotonic()
             try:
@@ -69,50 +79,48 @@ class Service:
             except Exception as error:
                 if not isinstance(error, AnswerTimedOut):
                     self.refused_at = monotonic()
-                self._tell(error)
-            if monotonic() - began > LASTED:
-                self.worked()
-            await sleep(self.stopping, self._pause * random.uniform(0.5, 1.0))
-            self._pause = min(self._pause * 2, LONGEST_PAUSE)
+                self._log(error)
+            if monotonic() - began > LASTED or (self._contact is not None and self._contact.reached_at > failed_at):
+                self._pause.reset()  # it worked before: this trouble is a new one
+            failed_at = boottime()
+            await sleep(self.stopping, self._pause.next())
 
     async def _one_round(self) -> bool:
         """Run the body. False when it was given up to begin again."""
-        self._anew.clear()
+        self._restart.clear()
         body = asyncio.ensure_future(self._body(self.stopping))
-        anew = asyncio.ensure_future(self._anew.wait())
+        restart = asyncio.ensure_future(self._restart.wait())
         try:
-            await asyncio.wait([body, anew], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([body, restart], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            anew.cancel()
+            restart.cancel()
             if not body.done():
                 body.cancel()
-                await asyncio.wait([body], timeout=LET_GO)
+                await asyncio.wait([body], timeout=CANCEL_WITHIN)
                 if not body.done():
-                    log.loop_did_not_end(self.name, LET_GO)
+                    log.loop_did_not_end(self.name, CANCEL_WITHIN)
         if body.done() and not body.cancelled():
             body.result()
             return True
         return False
 
-    def worked(self) -> None:
-        """The store answered it: the next trouble is a new one."""
-        self._pause = SHORTEST_PAUSE
-
-    def _tell(self, error: Exception) -> None:
-        now, trouble = monotonic(), f"{type(error).__name__} {error}"
-        self._said = {each: at for each, at in self._said.items() if now - at < SAID_EVERY}
-        if trouble in self._said:
+    def _log(self, error: Exception) -> None:
+        if not self._logged.is_new(f"{type(error).__name__} {error}"):
             return
-        self._said[trouble] = now
         if isinstance(error, StoreError):
             log.store_out_of_reach(self.name, error)
         else:
             log.service_failed(self.name, error)
 
 
+def retry_pause() -> GrowingPause:
+    """The pauses of everything in a worker that tries again until the store answers."""
+    return GrowingPause(SHORTEST_PAUSE, LONGEST_PAUSE)
+
+
 def to_pulse(seconds: float) -> float:
-    """At most so many seconds, until an instant at which others wake up, too: an idle worker pays for being woken up, so
-    who is in no hurry goes with them. Less than a pulse is left as it is."""
+    """Shorten a sleep so that it ends when the other loops of this process wake up, too. In an idle worker a wake-up
+    costs more than the work that follows. A sleep shorter than a pulse stays as it is."""
     if seconds < PULSE:
         return seconds
     now = monotonic()
@@ -131,7 +139,7 @@ async def sleep(stopping: asyncio.Event, seconds: float) -> bool:
 
 
 async def rest(stopping: asyncio.Event, seconds: float) -> bool:
-    """Sleep for about as long, until others wake up, too."""
+    """Sleep for about this long, until the other loops wake up, too. True when it is time to stop."""
     return await sleep(stopping, to_pulse(seconds))
 
 

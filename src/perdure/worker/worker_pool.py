@@ -1,4 +1,4 @@
-"""Several workers in one process, each with its tasks, its routing key and a loop of its own that claims for it."""
+"""Several workers in one process, each with its own tasks, routing key and claim loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import InvalidCall
 from ..observe import log
 from .lifetime import Lifetime
 from .open_store import retry_until_opened
-from .worker import App, Worker, WorkerSpec
+from .worker import App, Worker, WorkerSpec, control_of
 
 
 class WorkerPool(Lifetime):
@@ -80,7 +80,9 @@ class WorkerPool(Lifetime):
         for task in starting:
             task.cancel()
         await asyncio.gather(*starting, return_exceptions=True)
-        ends = await asyncio.gather(*(worker._stop(hurry) for worker in self._workers), return_exceptions=True)
+        ends = await asyncio.gather(
+            *(control_of(worker).stop(hurry) for worker in self._workers), return_exceptions=True
+        )
         for worker, end in zip(self._workers, ends, strict=True):
             if isinstance(end, Exception):
                 log.service_failed(f"stop of worker {worker.id}", end)

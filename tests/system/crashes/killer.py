@@ -64,7 +64,7 @@ class Fleet:
     def dismiss(self) -> None:
         """End politely."""
         for worker in self.workers.values():
-            worker.send(signal.SIGTERM)
+            worker.terminate()
         for worker in self.workers.values():
             worker.finish()
         self.workers.clear()

@@ -85,6 +85,11 @@ class Child:
         if self.code is None:
             os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        """Send SIGTERM as soon as the process has a handler for it: one that was just started would die of it."""
+        wait_until(lambda: self.code is not None or _handles(self.pid, signal.SIGTERM))
+        self.send(signal.SIGTERM)
+
     def stop(self) -> None:
         """Stop it, and wait until it stands still: a signal takes its time."""
         self.send(signal.SIGSTOP)
@@ -107,6 +112,16 @@ class Child:
 
     def said(self) -> str:
         return self.output.read_text() if self.output.exists() else ""
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    (caught,) = [line for line in lines if line.startswith("SigCgt:")]
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 def _state(pid: int) -> str:

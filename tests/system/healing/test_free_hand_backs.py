@@ -8,8 +8,8 @@ import pytest
 
 from perdure import Backoff, Context, Dead, Perdure, State
 from perdure.errors import StoreMisconfigured, StoreUnavailable
+from perdure.worker import service
 from perdure.worker.health.store_trouble import FREE_ALONE, FREE_AT_ALL, FreeHandBacks
-from perdure.worker.running import completion
 from tests.support.addresses import OF_EACH_KIND, address
 from tests.support.faults import Fault
 
@@ -82,7 +82,7 @@ def test_an_outage_that_others_meet_too_is_free_for_longer():
 
 # ---- an end that no waiting can store --------------------------------------------------------------
 async def test_a_dead_job_is_left_to_its_lease_when_waiting_does_not_help(app, monkeypatch, caplog):
-    monkeypatch.setattr(completion, "SHORTEST_PAUSE", 0.01)
+    monkeypatch.setattr(service, "SHORTEST_PAUSE", 0.01)
 
     @app.task(lease=1)
     async def work(ctx: Context) -> int:

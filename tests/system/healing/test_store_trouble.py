@@ -146,11 +146,11 @@ async def test_nothing_is_claimed_until_the_store_works(app, store, monkeypatch)
             async with asyncio.timeout(20):
                 while tried.left:
                     assert began == [0]
-                    assert not worker._condition().ready
-                    assert worker._condition().live
+                    assert not worker._control.condition().ready
+                    assert worker._control.condition().live
                     await asyncio.sleep(0.001)
             assert [await handle.result(timeout=20) for handle in handles] == [*range(5)]
-            assert worker._condition().ready
+            assert worker._control.condition().ready
 
 
 # ---- real trouble ----------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ async def test_connections_are_replaced_when_a_new_pump_does_not_help(monkeypatc
         deaf.hangs = True
         assert await (await double.enqueue(2)).result(timeout=20) == 4
         assert deaf.reconnected == 1
-        await eventually(lambda: worker._condition().ready)
+        await eventually(lambda: worker._control.condition().ready)
         assert 2 <= caplog.text.count("is restarted") <= 4
         assert "only a restart" not in caplog.text
 
@@ -86,7 +86,7 @@ async def test_a_store_that_cannot_be_reached_is_no_reason_to_restart(monkeypatc
         deaf.hangs = True
         await double.enqueue(1)
         await eventually(lambda: deaf.reconnected >= 3)
-        condition = worker._condition()
+        condition = worker._control.condition()
         assert condition.live
         assert not condition.ready
 
@@ -101,7 +101,7 @@ async def test_claims_that_are_refused_are_no_reason_to_replace_anything(monkeyp
         deaf.exchange = refused
         await eventually(lambda: caplog.text.count("is restarted") >= 4)
         assert deaf.reconnected == 0
-        assert worker._condition().live
+        assert worker._control.condition().live
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite", *OF_EACH_KIND])
@@ -116,9 +116,9 @@ async def test_only_a_restart_helps(store, tmp_path, monkeypatch, machine):
             assert await _status(probe, "/live") == 200
             deaf.hangs = True
             await double.enqueue(2)
-            await eventually(lambda: not worker._condition().live)
+            await eventually(lambda: not worker._control.condition().live)
             assert await _status(probe, "/live") == 503
-            assert "restart" in str(worker._condition().why)
+            assert "restart" in str(worker._control.condition().why)
             assert deaf.reconnected == 1
             began = time.monotonic()
             os.kill(os.getpid(), signal.SIGTERM)

@@ -176,7 +176,7 @@ async def test_a_worker_without_an_outbox_has_no_relay(tmp_path):
     app.task(name="task")(lambda: None)
     worker = app.worker()
     async with app, worker:
-        assert "relay" not in [service.name for service in worker._running._services]
+        assert "relay" not in [service.name for service in worker._control.session.services]
 
 
 async def test_connections_of_an_event_loop_are_served(tmp_path):

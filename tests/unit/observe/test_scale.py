@@ -96,7 +96,7 @@ async def test_a_worker_tells_what_ended_in_it(app, machine):
             for handle in await app.enqueue([send.call(n) for n in range(8)]):
                 await handle.result(timeout=10)
             store = await app._runtime.storage()
-            await store.heartbeat(worker._running._row())
+            await store.heartbeat(worker._control.session.heartbeat.row())
             seen = await queue_of(store, "mail")
     assert 8 / max(1.0, time.monotonic() - began) <= seen.rate <= 8  # a second, or as long as it took
     assert 0.05 <= seen.seconds < machine.seconds(2)
@@ -112,11 +112,11 @@ async def test_the_tally_forgets_what_was_long_ago(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("perdure.worker.health.throughput.monotonic", lambda: now[0])
     tally = Throughput()
-    assert tally.told() == {}
+    assert tally.by_queue() == {}
     tally.count([Ended] * 30)
     now[0] += 10
-    assert tally.told() == {"default": (3.0, 2.0)}
+    assert tally.by_queue() == {"default": (3.0, 2.0)}
     for _ in range(7):
         now[0] += 10
-        tally.told()
-    assert tally.told() == {"default": (0.0, 2.0)}
+        tally.by_queue()
+    assert tally.by_queue() == {"default": (0.0, 2.0)}

@@ -107,7 +107,7 @@ async def test_a_worker_knows_of_jobs_that_may_expire(where, monkeypatch):
     task = late.using(expires=0.05) if where == "using" else late
     async with app.worker() as worker:
         job = await task.enqueue()
-        assert worker._running._expiring()
+        assert worker._control.session.may_expire()
         with pytest.raises(JobCancelled):
             await job.result(timeout=10)
 
@@ -141,7 +141,7 @@ async def test_a_worker_knows_of_jobs_that_are_kept_for_a_short_time(where, monk
     task = counted.using(retention=kept) if where == "using" else counted
     async with app.worker() as worker, asyncio.timeout(10):
         await app.enqueue([task.call() for _ in range(5)])
-        assert worker._running._brief()
+        assert worker._control.session.keeps_briefly()
         while await app.jobs.count(task="counted") > 2:
             await asyncio.sleep(0.01)
 
@@ -154,4 +154,4 @@ async def test_usual_retention_is_not_short():
 
     async with app.worker() as worker:
         await usual.using(retention=Retention.keep(age=86_400)).enqueue()
-        assert not worker._running._brief()
+        assert not worker._control.session.keeps_briefly()

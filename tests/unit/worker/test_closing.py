@@ -19,12 +19,12 @@ async def test_its_worker_goes_on(app):
         return number
 
     async with app.worker() as worker:
-        store = worker._running._store
+        store = worker._control.session._store
         async with app:
             assert await (await work.enqueue(1)).result(timeout=10) == 1
         assert await (await work.enqueue(2)).result(timeout=10) == 2
         await app.close()
-        assert worker._running._store is store
+        assert worker._control.session._store is store
     await app.close()
     async with app, app.worker():
         assert await (await work.enqueue(3)).result(timeout=10) == 3

@@ -219,7 +219,8 @@ async def test_a_run_that_waits_for_its_store_ends_when_it_is_told_to_stop(tmp_p
 TEAM = """
 import logging, os, sys
 from perdure import Perdure
-from perdure.worker.supervisor.supervisor import Team, supervise
+from perdure.worker.supervisor.supervisor import supervise
+from perdure.worker.supervisor.team import Team
 logging.basicConfig(level="INFO")
 options = dict(queues=(), tasks=(), routing_key=None, unrouted=False)
 options |= dict(concurrency=5, poll=0.2, grace=1.0, unknown="leave", batch_size=())

@@ -24,7 +24,7 @@ from ..target import debug_option, load_app
 
 if TYPE_CHECKING:
     from perdure import Perdure
-    from perdure.worker.supervisor.supervisor import Ended
+    from perdure.worker.supervisor.team import Ended
 
 LEVELS = ("debug", "info", "warning", "error")
 PROBES = ("probe_port", "probe_host", "probe_file")
@@ -192,7 +192,8 @@ def _why_no_supervisor(asked: bool) -> str | None:
 
 def _supervise(target: str, options: dict[str, Any]) -> Ended:
     from perdure import Perdure
-    from perdure.worker.supervisor.supervisor import Team, supervise
+    from perdure.worker.supervisor.supervisor import supervise
+    from perdure.worker.supervisor.team import Team
 
     def on_store(url: str) -> Perdure:
         return Perdure(url, migrate=False, durability="relaxed")  # the runners migrate and check durability

@@ -1,8 +1,8 @@
-"""How long a worker waits for an answer of its store.
+"""Limits how long a worker waits for an answer of its store.
 
-A connection can be dead without a word: a firewall has forgotten it, the host has lost its power. Nobody answers, and
-nobody says that nobody will. So every question has a limit. A store that is only slow must not be given up over and over:
-the limit is several times what answers took lately, and doubles with each that did not come.
+A connection can die silently: a firewall forgets it, a host loses power. So every call has a time limit. A store that is
+only slow must not run into the limit again and again: the limit is several times what answers took lately, and doubles
+with each missing answer.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ TIMES = 4  # what an answer may take, in recent ones
 
 
 class AnswerTimedOut(StoreError, ConnectionError):
-    """Nobody answered in time. Whether the question was heard is not known."""
+    """No answer arrived in time. It is unknown whether the store carried out the call."""
 
 
 class AnswerTimeout:
-    """The limit for one kind of question. `shortest` is where it begins; infinite where giving up mends nothing."""
+    """The limit for one kind of call. It starts with `shortest`, which is infinite where giving up repairs nothing."""
 
     def __init__(self, shortest: float, longest: float = LONGEST) -> None:
         self._shortest = shortest
@@ -42,22 +42,22 @@ class AnswerTimeout:
         usual = max(self._shortest, TIMES * self._took)
         return max(self._shortest, min(usual * (1 << self._missed), self._longest))
 
-    async def answer(self, question: Awaitable[T], at_most: float = float("inf")) -> T:
-        """The answer; Unanswered when it takes too long."""
+    async def answer(self, call: Awaitable[T], at_most: float = float("inf")) -> T:
+        """Wait for an answer. Raises AnswerTimedOut when it takes too long."""
         within = min(self.seconds, at_most)
         if within == float("inf"):
-            return await question
+            return await call
         began = monotonic()
-        limit = self._limited(began + within)
+        limit = self._begin_limit(began + within)
         try:
-            answer = await question
+            answer = await call
         except BaseException as error:
-            if limit.passed and limit.caused(error):
+            if limit.passed and limit.is_cause_of(error):
                 self._missed = min(self._missed + 1, 8)
                 raise AnswerTimedOut(f"no answer within {within:.1f} s") from error
             raise
         else:
-            if limit.passed:  # it came in the last moment
+            if limit.passed:  # it arrived at the last moment
                 limit.task.uncancel()
         finally:
             self._limits.discard(limit)
@@ -66,23 +66,23 @@ class AnswerTimeout:
         return answer
 
     # -- the time limit ------------------------------------------------------------------------------
-    # One timer for many questions: nearly all are answered long before. What asyncio has for it makes one for each.
-    def _limited(self, until: float) -> _Limit:
+    # One timer serves many calls, since nearly all are answered long before. asyncio.timeout would make one for each.
+    def _begin_limit(self, until: float) -> _Limit:
         task = asyncio.current_task()
         assert task is not None
         limit = _Limit(task, until)
         self._limits.add(limit)
         if self._timer is None or self._timer_at > until:
-            self._look_at(until)
+            self._set_timer(until)
         return limit
 
-    def _look_at(self, when: float) -> None:
+    def _set_timer(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = when
-        self._timer = asyncio.get_running_loop().call_later(max(when - monotonic(), 0), self._look)
+        self._timer = asyncio.get_running_loop().call_later(max(when - monotonic(), 0), self._expire_limits)
 
-    def _look(self) -> None:
+    def _expire_limits(self) -> None:
         self._timer = None
         now = monotonic()
         for limit in [limit for limit in self._limits if limit.until <= now]:
@@ -90,7 +90,7 @@ class AnswerTimeout:
             limit.passed = True
             limit.task.cancel()
         if self._limits:
-            self._look_at(min(limit.until for limit in self._limits))
+            self._set_timer(min(limit.until for limit in self._limits))
 
 
 class _Limit:
@@ -104,7 +104,7 @@ class _Limit:
         self.passed = False
         self._cancelling = task.cancelling()
 
-    def caused(self, error: BaseException) -> bool:
-        """Whether an error came of it, and of nothing else. To be asked once, when it has passed."""
+    def is_cause_of(self, error: BaseException) -> bool:
+        """Whether this limit alone caused the error. Call it once, after the limit has passed."""
         others = self.task.uncancel() > self._cancelling
         return isinstance(error, TimeoutError) or (isinstance(error, asyncio.CancelledError) and not others)

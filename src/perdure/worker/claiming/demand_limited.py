@@ -1,10 +1,9 @@
-"""When to ask the store for jobs under limits.
+"""Decides when to claim jobs under limits.
 
-They are claimed by a want of their own, because whether one may start is the store's to say. Where a task has a rate, none
-is claimed ahead of its slot, because a start counts when it is claimed. Where there are jobs of both kinds, each kind gets
-half of the slots that are free; where there are only limited ones, they get all but one, which goes on asking for the
-others. Jobs may be on record under limits that their task no longer has, so now and then all tasks
-are asked for.
+They have a want of their own, because the store decides whether one may start. If a task has a rate, none of its jobs is
+claimed ahead of a free slot, because a start counts when it is claimed. If there are jobs of both kinds, each kind gets half
+of the free slots. If there are only limited ones, they get all but one, which goes on asking for the others. Jobs may be
+stored with limits that their task no longer has, so now and then the worker asks for all tasks.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ..leases.held_jobs import HeldJobs
 if TYPE_CHECKING:
     from ...tasks.definition import TaskDefinition
 
-RARELY = 5.0  # seconds between questions for jobs of tasks that have no limits
+ALL_TASKS_EVERY = 5.0  # seconds between claims for limited jobs of tasks that have no limits now
 
 
 class LimitedDemand:
@@ -41,10 +40,10 @@ class LimitedDemand:
         known = {name: each for name, each in definitions.items() if tasks is None or name in tasks}
         self._known = known
         self._names = tuple(sorted(name for name, each in known.items() if each.options.get("limit") is not None))
-        # a job may wait here for its slot
+        # whether a job may be claimed before its slot is free
         self.ahead = not any(known[name].rated for name in self._names)
-        self._dry = False
-        self._rarely_at = 0.0
+        self._ran_dry = False
+        self._all_tasks_at = 0.0
         self.flowing = False  # jobs under limits came when last asked for; unless `ahead`, others are not either then
 
     @property
@@ -52,21 +51,21 @@ class LimitedDemand:
         """Whether tasks are known that have limits."""
         return bool(self._names)
 
-    def look(self) -> None:
-        """There may be a job that may start."""
-        self._dry = False
+    def assume_more(self) -> None:
+        """The store may have a job that may start."""
+        self._ran_dry = False
 
     def open(self) -> bool:
-        """Whether there is anything to ask for, were there a slot."""
-        return not self._dry and (bool(self._names) or monotonic() >= self._rarely_at)
+        """Whether there may be anything to claim, given a free slot."""
+        return not self._ran_dry and (bool(self._names) or monotonic() >= self._all_tasks_at)
 
     def want(self, slots: int) -> Want | None:
-        """What to ask for, with so many slots free."""
+        """What to claim with so many free slots."""
         if slots <= 0 or not self.open():
             return None
         tasks: tuple[str, ...] | None = self._names
-        if monotonic() >= self._rarely_at:
-            self._rarely_at = monotonic() + RARELY
+        if monotonic() >= self._all_tasks_at:
+            self._all_tasks_at = monotonic() + ALL_TASKS_EVERY
             tasks = self._tasks
         names = self._known if tasks is None else tasks
         narrow = [each for each in {self._known[name] for name in names if name in self._known} if each.concurrency]
@@ -79,8 +78,8 @@ class LimitedDemand:
         limit = min([slots, *asked])
         return Want(limit, self._queues, tasks, self._routing, limited=True) if tasks is None or tasks else None
 
-    def learn(self, want: Want, brought: int) -> bool:
-        """How many jobs it brought. True when there may be more."""
-        self._dry = brought < want.limit
-        self.flowing = brought > 0
-        return not self._dry
+    def learn(self, want: Want, returned: int) -> bool:
+        """A claim with this want returned so many jobs. True when there may be more."""
+        self._ran_dry = returned < want.limit
+        self.flowing = returned > 0
+        return not self._ran_dry

@@ -1,12 +1,13 @@
-"""What to ask the store for, where tasks are not all alike: some run only so many at once, some run in batches.
+"""Decides what to claim where tasks differ: some have a concurrency, some run in batches.
 
-A worker never asks for what it could not run. Tasks at their limit are left out. Those near it are asked for in steps:
-with room for two jobs of `a` and five of `b`, and ten slots, the wants are two of any task, three of any but `a`, five of
-those without a limit. So the best go first, and no more of `a` or `b` can come than there is room for.
+A worker never claims what it could not run. It leaves out tasks that are at their concurrency, and asks for tasks near it
+in steps. With room for two jobs of `a` and five of `b`, and ten slots, the wants are two of any task, three of any but
+`a`, five of those without a concurrency. So the best jobs go first, and no more of `a` or `b` can come than there is room
+for.
 
-Batch tasks have wants of their own: a slot takes a whole batch. Slots are shared out between the batch tasks and all the
-others, in turns where there are fewer slots than takers; who had nothing when last asked is not asked until something
-has been signalled, or the poll is due.
+Batch tasks have wants of their own: a slot takes a whole batch. The slots are shared between the batch tasks and all
+others, in turns where there are fewer slots than takers. A task that had no job at the last claim is left out until a
+signal arrives or the poll is due.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ class PerTaskDemand:
         routing: Routing,
         chunk: int,
         held: HeldJobs,
+        batches: BatchCollector,
     ) -> None:
         self._queues = queues
         self._tasks = tasks
         self._routing = routing
         self._chunk = chunk
         self._held = held
+        self._batches = batches
         self._definitions = definitions
         self._names: dict[TaskDefinition, list[str]] = {}
         for name, definition in definitions.items():
@@ -54,34 +57,30 @@ class PerTaskDemand:
         singles = [name for each, names in self._names.items() if each.batch is None for name in names]
         self._singles = None if tasks is None else tuple(sorted(singles))
         self._takers: list[TaskDefinition | None] = [*self.batches, *([None] if singles or tasks is None else [])]
-        self._dry: set[TaskDefinition | None] = set()  # who had nothing; None stands for all single jobs
+        self._ran_dry: set[TaskDefinition | None] = set()  # tasks that had no job; None stands for all single jobs
         self._turn = 0
-        self.forming: BatchCollector
 
     @property
-    def plain(self) -> bool:
-        """All tasks are alike: no menu is needed."""
-        return not self.limited and not self.batches
+    def is_needed(self) -> bool:
+        """Whether tasks differ in what may be claimed: some have a concurrency or run in batches."""
+        return bool(self.limited or self.batches)
 
-    def look(self) -> None:
-        """There may be something for everyone."""
-        self._dry.clear()
+    def assume_more(self) -> None:
+        """The store may have jobs of every task."""
+        self._ran_dry.clear()
 
-    def ended(self, definition: TaskDefinition | None) -> bool:
-        """An attempt of this task is over. True when there is room now for one that may have been left out."""
-        if definition is None or definition.concurrency is None:
-            return False
-        self._dry.discard(definition if definition.batch is not None else None)
-        return True
+    def note_freed(self, definition: TaskDefinition) -> None:
+        """An attempt of a task with a concurrency ended: there is room for one that may have been left out."""
+        self._ran_dry.discard(definition if definition.batch is not None else None)
 
     def wants(self, demand: int, free: int, under_way: Iterable[Claim], *, everyone: bool) -> tuple[Want, ...]:
-        """What to ask for. `demand`: jobs for the slots and ahead of them; `free`: slots without anything to do.
-        `everyone`: with what the others leave, for those too that had nothing when last asked."""
-        asked = self._asked(under_way)
-        takers = self._in_turn([each for each in self._takers if each not in self._dry])
+        """What to claim. `demand`: jobs for the slots and ahead of them; `free`: slots without a job. `everyone`: give
+        what is left to tasks that had no job at the last claim."""
+        asked = self._count_asked(under_way)
+        takers = self._in_turn([each for each in self._takers if each not in self._ran_dry])
         first = len(takers)
         if everyone:
-            takers += self._in_turn([each for each in self._takers if each in self._dry])
+            takers += self._in_turn([each for each in self._takers if each in self._ran_dry])
         wants: list[Want] = []
         left = self._chunk
         for number, taker in enumerate(takers):
@@ -107,30 +106,30 @@ class PerTaskDemand:
         return sum(self._slots(self._batch_of(want), want.limit) for want in claim.wants)
 
     def has_room(self, free: int) -> bool:
-        """Whether there is anything to ask for, were there jobs of every task."""
-        asked = self._asked(())
+        """Whether there would be room for a job if the store had jobs of every task."""
+        asked = self._count_asked(())
         return any(
             bool(self._steps(free, asked)) if taker is None else self._batch_room(taker, free, asked) > 0
             for taker in self._takers
         )
 
-    def taken_turn(self) -> None:
-        """The wants were sent."""
+    def next_turn(self) -> None:
+        """Let another task go first in the next claim."""
         self._turn += 1
 
     def learn(self, claim: Claim, records: Sequence[Record]) -> bool:
-        """Who had less than was asked for. True when somebody may have more."""
+        """Learn which tasks had fewer jobs than asked for. True when some task may have more."""
         if self._tasks is None and len(records) >= claim.wants[0].limit:
-            return True  # a want of all tasks may have brought jobs of batch tasks as well
-        brought: Counter[TaskDefinition | None] = Counter()
+            return True  # a want of all tasks may have returned jobs of batch tasks as well
+        returned: Counter[TaskDefinition | None] = Counter()
         for record in records:
             definition = self._definitions.get(record.task)
-            brought[definition if definition is not None and definition.batch is not None else None] += 1
+            returned[definition if definition is not None and definition.batch is not None else None] += 1
         asked: dict[TaskDefinition | None, int] = {}
         for want in claim.wants:
             asked.setdefault(self._batch_of(want), want.limit)  # of the steps, the first asks for every task
-        self._dry.update(taker for taker, limit in asked.items() if brought[taker] < limit)
-        return any(taker not in self._dry for taker in self._takers)
+        self._ran_dry.update(taker for taker, limit in asked.items() if returned[taker] < limit)
+        return any(taker not in self._ran_dry for taker in self._takers)
 
     def _in_turn(self, takers: list[TaskDefinition | None]) -> list[TaskDefinition | None]:
         first = self._turn % len(takers) if takers else 0
@@ -164,25 +163,25 @@ class PerTaskDemand:
 
     # -- batches -------------------------------------------------------------------------------------
     def _batch_room(self, definition: TaskDefinition, slots: int, asked: Counter[TaskDefinition]) -> int:
-        """How many more jobs fit into the batch that is being gathered and into this many slots."""
-        size = self.forming.sizes[definition]
-        waiting = self.forming.waiting(definition) + asked[definition]
+        """How many more jobs fit into the batch that is being collected and into this many slots."""
+        size = self._batches.sizes[definition]
+        waiting = self._batches.waiting(definition) + asked[definition]
         begun = -(-waiting // size)  # batches that have their slot already
-        most = min(begun + max(slots, 0), self.forming.room(definition))
+        most = min(begun + max(slots, 0), self._batches.room(definition))
         return max(0, most * size - waiting)
 
     def _slots(self, definition: TaskDefinition | None, jobs: int) -> int:
         if definition is None:
             return jobs
-        size = self.forming.sizes[definition]
-        waiting = self.forming.waiting(definition)
+        size = self._batches.sizes[definition]
+        waiting = self._batches.waiting(definition)
         return -(-(waiting + jobs) // size) - -(-waiting // size)
 
     def _batch_of(self, want: Want) -> TaskDefinition | None:
         definition = self._definitions.get(want.tasks[0]) if want.tasks else None
         return definition if definition is not None and definition.batch is not None else None
 
-    def _asked(self, under_way: Iterable[Claim]) -> Counter[TaskDefinition]:
+    def _count_asked(self, under_way: Iterable[Claim]) -> Counter[TaskDefinition]:
         """How many jobs of each limited or batch task the claims under way may bring."""
         asked: Counter[TaskDefinition] = Counter()
         for claim in under_way:

@@ -1,4 +1,4 @@
-"""Strays: jobs that a claim took although its answer never came. Nobody runs them, so they are handed back."""
+"""Hands back strays: jobs that a claim took although its answer never arrived, so that nobody runs them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...core.lifecycle import HandedBack, decide
 from ...errors import StoreError
 from ...observe import log
 from ...storage.contract import Claim, ExchangeResult, Storage
-from ..service import LONGEST_PAUSE, SHORTEST_PAUSE
+from ..service import retry_pause
 
 ASKED_AFTER = (0.0, 1.0, 5.0)  # seconds: a server may carry out a claim after its connection broke
 TRIED_FOR = 120.0  # seconds that a store may be out of reach
@@ -26,14 +26,14 @@ async def hand_back_strays(store: Storage, worker: str, stamps: Iterable[int], r
 
 
 async def hand_back_unanswered(store: Storage, claim: Claim, asking: asyncio.Future[ExchangeResult] | None) -> None:
-    """Hand back what a claim has taken whose caller is gone. `asking` is the call itself, if it is still under way: once it
-    has been answered, one look is enough."""
+    """Hand back the jobs of a claim whose caller is gone. `asking` is the call itself, if it is still under way: after its
+    answer, one question is enough."""
     answered = asking is not None and await _ends_well(asking)
     loop = asyncio.get_running_loop()
     began = loop.time()
     for after in ASKED_AFTER[:1] if answered else ASKED_AFTER:
         await asyncio.sleep(began + after - loop.time())
-        pause = SHORTEST_PAUSE
+        pause = retry_pause()
         while True:
             try:
                 await hand_back_strays(store, claim.worker, [claim.stamp], "handed back: its claim was given up")
@@ -42,8 +42,7 @@ async def hand_back_unanswered(store: Storage, claim: Claim, asking: asyncio.Fut
                 if loop.time() - began > TRIED_FOR:
                     log.service_failed("handing back what an abandoned claim took", error)
                     return
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            await asyncio.sleep(pause.next())
 
 
 async def _ends_well(asking: asyncio.Future[ExchangeResult]) -> bool:

@@ -1,11 +1,11 @@
-"""The watch: a worker proves that it still claims, not only that it is alive.
+"""Checks that the claims of a worker are answered, not only that the worker is alive.
 
-A worker with room for jobs asks for some at least once per poll. When nobody has answered for much longer, the watch says so
-in the log. When that goes on beyond what any question may take, something in this process must be stuck, and the watch mends
-one thing after the other: it starts the pump anew; then it replaces the store's connections as well; and when claims stay
-unanswered although the server was reached over the new connections, only a restart of the process helps, and `stuck` says
-so. A store that is down or refuses is not mended here: its errors show that this process works. The watch also has the
-worker look for attempts that nothing works on.
+A worker with room for jobs claims at least once per poll. When no claim has been answered for much longer, the watchdog
+logs it. When that lasts longer than any call may take, something in this process must be stuck, and the watchdog tries
+one repair after the other: it restarts the claim loop; then it also replaces the connections of the store. If claims stay
+unanswered although the server was reached over the new connections, only a restart of the process helps, and `stuck` is
+true. A store that is down or refuses is not repaired here: its errors show that this process works. Once a second the
+watchdog also lets the worker hand back attempts that nothing works on.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from ..claiming.claim_loop import ClaimLoop
 from ..service import Service, rest
 
 TICK = 1.0
-LATE = 1.0  # a watch that wakes this much late has nothing to say: the whole loop stood still
+LATE = 1.0  # seconds; a watchdog that wakes up this late says nothing: the whole event loop was blocked
 UNANSWERED = 6.0  # seconds beyond the poll after which claims count as unanswered
-STUCK = LONGEST + 20.0  # seconds beyond the poll after which the pump is started anew
+STUCK = LONGEST + 20.0  # seconds beyond the poll after which the claim loop is restarted
 RECONNECTED_WITHIN = 30.0  # seconds that the store gets to reach its server over new connections
-TURNED_WITHIN = 5.0  # seconds without a turn of the loop after which it counts as blocked
+TURNED_WITHIN = 5.0  # seconds without a turn of the event loop after which it counts as blocked
 
 
 class ClaimWatchdog:
-    """Looks at the pump once a second. `pumping` is the service that runs it; `reconnect` replaces the connections."""
+    """Checks the claim loop once a second. `service` runs it; `reconnect` replaces the connections."""
 
     def __init__(
         self,
-        pump: ClaimLoop,
+        claim_loop: ClaimLoop,
         poll: float,
-        pumping: Service,
+        service: Service,
         reconnect: Callable[[], Awaitable[None]],
-        take_in_orphans: Callable[[], None],
+        hand_back_orphans: Callable[[], None],
     ) -> None:
-        self._pump = pump
+        self._claim_loop = claim_loop
         self._poll = poll
-        self._pumping = pumping
+        self._service = service
         self._reconnect = reconnect
-        self._take_in_orphans = take_in_orphans
+        self._hand_back_orphans = hand_back_orphans
         self._since = self._turned_at = monotonic()
-        self._told_at: float | None = None
-        self._restarts = 0  # of the pump, since a claim was answered
+        self._logged_at: float | None = None
+        self._restarts = 0  # of the claim loop, since a claim was answered
         self._reconnecting: asyncio.Task[None] | None = None
         self._reconnected = False  # and the server was reached
         self.stuck = False  # only a restart of the process helps
@@ -54,21 +54,21 @@ class ClaimWatchdog:
     async def run(self, stopping: asyncio.Event) -> None:
         while not await rest(stopping, TICK):
             now = monotonic()
-            if now - self._turned_at > TICK + LATE or not self._pump.wants_jobs:
+            if now - self._turned_at > TICK + LATE or not self._claim_loop.wants_jobs:
                 self._since = now
             self._turned_at = now
-            self._look(self.unanswered_for)
-            self._take_in_orphans()
+            self._check(self.unanswered_for)
+            self._hand_back_orphans()
 
     @property
     def unanswered_for(self) -> float:
         """Seconds for which claims should have been answered and were not."""
-        return monotonic() - max(self._since, self._pump.answered_at)
+        return monotonic() - max(self._since, self._claim_loop.answered_at)
 
     @property
     def claims(self) -> bool:
         """Whether claims are answered, as far as any are made."""
-        if self._told_at is not None and self._pump.answered_at <= self._told_at:
+        if self._logged_at is not None and self._claim_loop.answered_at <= self._logged_at:
             return False
         return self.unanswered_for <= self._poll + UNANSWERED
 
@@ -77,19 +77,19 @@ class ClaimWatchdog:
         """Whether the event loop turns."""
         return monotonic() - self._turned_at <= TURNED_WITHIN
 
-    def _look(self, silent: float) -> None:
-        if self._told_at is not None and self._pump.answered_at > self._told_at:
+    def _check(self, silent: float) -> None:
+        if self._logged_at is not None and self._claim_loop.answered_at > self._logged_at:
             log.claims_answered_again()
-            self._told_at = None
+            self._logged_at = None
             self._restarts, self._reconnected, self.stuck = 0, False, False
-        if silent > self._poll + UNANSWERED and self._told_at is None:
-            self._told_at = monotonic()
+        if silent > self._poll + UNANSWERED and self._logged_at is None:
+            self._logged_at = monotonic()
             log.claims_unanswered(silent)
         if silent > self._poll + STUCK:
-            self._mend(silent)
+            self._repair(silent)
 
-    def _mend(self, silent: float) -> None:
-        refused = self._pumping.refused_at > monotonic() - silent  # the store has spoken
+    def _repair(self, silent: float) -> None:
+        refused = self._service.refused_at > monotonic() - silent  # the store answered with an error
         self._since = monotonic()
         if not refused:
             self._restarts += 1
@@ -98,7 +98,7 @@ class ClaimWatchdog:
             elif self._restarts > 1 and self._reconnecting is None:
                 self._reconnecting = asyncio.create_task(self._replace_connections(), name="perdure reconnect")
         log.claim_loop_restarted(silent)
-        self._pumping.start_anew()
+        self._service.restart()
 
     def _give_up(self, silent: float) -> None:
         if not self.stuck:

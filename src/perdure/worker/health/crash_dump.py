@@ -17,7 +17,7 @@ _CRASHES = ("Fatal Python error:", "Timeout (")
 _THREADS = ("Current thread 0x", "Thread 0x")
 _FRAME = re.compile(r'  File "(.*)", line \d+ in ')
 
-# where frames come from that tell a user nothing: Perdure, what starts it, and the standard library
+# folders of code that is not the user's: Perdure, what starts it, and the standard library
 _MACHINERY = tuple(
     folder + os.sep
     for package in (__name__.partition(".")[0], "click")
@@ -73,23 +73,23 @@ class DumpFilter:
     A dump that the process wrote for another reason, because its user asked for it, is passed on as it is."""
 
     def __init__(self) -> None:
-        self.expects_dump = False  # we asked for one
-        self._begun = b""  # a line of which the end has not come
-        self._passed = False  # the beginning of this line has been passed on
+        self.expects_dump = False  # the supervisor asked for one
+        self._partial = b""  # a line without its end
+        self._passed = False  # the beginning of this line was passed on
         self._dump: list[str] = []
 
     def feed(self, data: bytes) -> bytes:
-        """What is to be passed on now."""
-        *lines, self._begun = (self._begun + data).split(b"\n")
+        """The bytes to pass on now."""
+        *lines, self._partial = (self._partial + data).split(b"\n")
         passed = b"".join(self._line(line) for line in lines)
-        if self._begun and not self._dump and not _may_open(self._begun):
-            passed, self._begun, self._passed = passed + self._begun, b"", True
+        if self._partial and not self._dump and not _may_open(self._partial):
+            passed, self._partial, self._passed = passed + self._partial, b"", True
         return passed
 
     def end(self) -> bytes:
-        """What is left when the process has ended."""
-        begun, self._begun = self._begun, b""
-        return (self._line(begun).removesuffix(b"\n") if begun else b"") + self._shortened()
+        """The last bytes, when the process has ended."""
+        partial, self._partial = self._partial, b""
+        return (self._line(partial).removesuffix(b"\n") if partial else b"") + self._shorten_dump()
 
     def _line(self, line: bytes) -> bytes:
         if self._passed:
@@ -100,17 +100,17 @@ class DumpFilter:
         if (inside and (not text or belongs_to_dump(text))) or self._opens(text):
             self._dump.append(text)
             return b""
-        return self._shortened() + line + b"\n"
+        return self._shorten_dump() + line + b"\n"
 
     def _opens(self, text: str) -> bool:
         return text.startswith(_CRASHES[0]) or (self.expects_dump and opens_dump(text))
 
-    def _shortened(self) -> bytes:
+    def _shorten_dump(self) -> bytes:
         dump, self._dump = self._dump, []
         return "".join(f"{line}\n" for line in shorten(dump)).encode("utf-8", "replace")
 
 
-def _may_open(begun: bytes) -> bool:
+def _may_open(partial: bytes) -> bool:
     """Whether a line may turn out to open a dump."""
-    text = begun.decode("utf-8", "replace")
+    text = partial.decode("utf-8", "replace")
     return any(word.startswith(text[: len(word)]) for word in (*_CRASHES, *_THREADS))

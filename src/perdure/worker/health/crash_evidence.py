@@ -1,4 +1,4 @@
-"""What is left of a process that died: how it ended, and the last lines it wrote."""
+"""The evidence of a process that died: how it ended, and the last lines that it wrote."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINES = 40
 class Tail:
     """Passes on what a process writes to its stderr, crash dumps shortened, and keeps the end of it.
 
-    In a thread: when nobody takes our own stderr, only the one who writes is held up."""
+    It runs in a thread, so that a full stderr of this process blocks only the process that writes."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -33,7 +33,7 @@ class Tail:
         return digest(self._last.decode("utf-8", "backslashreplace"))
 
     def expect_dump(self) -> None:
-        """The process is about to be asked where its threads are."""
+        """The process is about to be asked for the stacks of its threads."""
         self._filter.expects_dump = True
 
     def _run(self) -> None:
@@ -48,12 +48,12 @@ def _pass_on(data: bytes) -> None:
     try:
         while data:
             data = data[os.write(2, data) :]
-    except OSError:  # nobody listens to us any more
+    except OSError:  # nobody reads the stderr of this process any more
         pass
 
 
 def digest(text: str) -> str:
-    """The last lines of a text. Of a dump of threads, which is long: what came before, and where the user's code was."""
+    """The last lines of a text. A dump of threads is long: keep what came before, and the lines of the user's code."""
     lines = text.splitlines()
     dump = _last_dump(lines)
     if dump is None:
@@ -62,7 +62,7 @@ def digest(text: str) -> str:
 
 
 def _last_dump(lines: list[str]) -> int | None:
-    """Where the dump begins that these lines end with, or nearly so. One of long before says nothing about the end."""
+    """Where the dump begins with which these lines end, or nearly so. An older dump says nothing about the end."""
     end = len(lines)
     while end and not belongs_to_dump(lines[end - 1]):
         end -= 1
@@ -87,6 +87,6 @@ def ending(code: int) -> str:
 def fault(
     attempt: int, worker: str, started_at: int, ended_at: int, message: str, lines: str, kind: str = LOST
 ) -> Fault:
-    """The evidence as it is kept on the job."""
+    """The evidence as the job stores it."""
     trace = f"last lines of its stderr:\n{lines}" if lines else None
     return Fault(attempt, worker, started_at or ended_at, ended_at, kind, message, trace)

@@ -1,8 +1,8 @@
-"""Probes: how the outside learns that a worker lives, and that it is ready, over HTTP and through a file.
+"""Probes: show over HTTP and through a file whether a worker is live, and whether it is ready.
 
-`/live` says whether the loops turn: if not, only a restart helps. `/ready` says whether claims are answered: if not, the
-store is in trouble or the worker is stopping, and a restart would not help. `/scale` tells how many workers would clear the
-backlog. A probe knows no worker: it is given a function that tells the condition of one, or of many.
+`/live` says whether its loops run: if not, only a restart helps. `/ready` says whether claims are answered: if not, the
+store is in trouble or the worker is stopping, and a restart would not help. `/scale` says how many workers would clear
+the backlog. A probe knows no worker: it gets a function that returns the condition of one worker, or of many.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 PORT = 8641
 HOST = "127.0.0.1"
 TOUCHED_EVERY = 1.0  # seconds
-FRESH = 15.0  # seconds; a file that was not touched for longer tells of a worker that does not live
-ASKED_WITHIN = 5.0  # seconds that a caller has to say what it wants
-ANSWERED_WITHIN = 5.0  # seconds that the store has to tell of its queues
-HEAD = 8192  # bytes that it may need for that
+FRESH = 15.0  # seconds; if a file was not touched for longer, its worker is not live
+ASKED_WITHIN = 5.0  # seconds that a caller has for its request
+ANSWERED_WITHIN = 5.0  # seconds that the store has to count its queues
+HEAD = 8192  # bytes of a request
 REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
 @dataclass(frozen=True)
 class Condition:
-    """How a worker is. `why` says what is wrong, if anything is; `facts` are for people to read."""
+    """The condition of a worker. `why` says what is wrong, if anything is; `facts` are for people to read."""
 
     live: bool
     ready: bool
     why: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
 
-    def told(self) -> dict[str, object]:
+    def summary(self) -> dict[str, object]:
         return {"live": self.live, "ready": self.ready, "why": self.why, **self.facts}
 
 
@@ -85,16 +85,19 @@ class Probe:
         file: str | os.PathLike[str] | None = None,
     ) -> Self:
         """The probe of a worker in this process."""
+        from ..worker import control_of
 
-        async def told(target: float) -> Scale:
-            return await scale(await worker._app._runtime.storage(), target)
+        control = control_of(worker)
 
-        return cls(worker._condition, port=port, host=host, file=file, scale=told)
+        async def scale_to(target: float) -> Scale:
+            return await scale(await control.storage(), target)
+
+        return cls(control.condition, port=port, host=host, file=file, scale=scale_to)
 
     async def start(self) -> None:
         if self.port is not None:
             try:
-                self._server = await asyncio.start_server(self._met, self._host, self.port, limit=HEAD)
+                self._server = await asyncio.start_server(self._serve, self._host, self.port, limit=HEAD)
             except OSError as error:
                 raise InvalidCall(f"the probe cannot listen on {self._host}:{self.port}: {error}") from error
             self.port = self._server.sockets[0].getsockname()[1]
@@ -104,7 +107,7 @@ class Probe:
             self._touching = asyncio.create_task(self._touch(self._file), name="perdure probe")
 
     async def stop(self) -> None:
-        """Hang up; a stopped worker leaves no file behind."""
+        """Close the port and remove the file."""
         if self._server is not None:
             self._server.close()
         if self._touching is not None:
@@ -124,29 +127,29 @@ class Probe:
 
     # -- the file ------------------------------------------------------------------------------------
     async def _touch(self, file: Path) -> None:
-        told = False
+        logged = False
         while True:
             await asyncio.sleep(TOUCHED_EVERY)
             try:
                 if self._condition().live:
                     self._write(file)
-                    told = False
+                    logged = False
             except InvalidCall as error:  # a full disk, a folder that is away
-                if not told:
+                if not logged:
                     log.probe_not_written(error)
-                told = True
+                logged = True
 
     def _write(self, file: Path) -> None:
-        """In one piece, so that no reader sees half of it."""
+        """Replace the file at once, so that no reader sees half of it."""
         beside = file.with_name(f"{file.name}.{os.getpid()}")
         try:
-            beside.write_text(json.dumps(self._condition().told()) + "\n")
+            beside.write_text(json.dumps(self._condition().summary()) + "\n")
             beside.replace(file)
         except OSError as error:
             raise InvalidCall(f"the probe cannot write {file}: {error}") from error
 
     # -- the port ------------------------------------------------------------------------------------
-    async def _met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(ASKED_WITHIN):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -161,41 +164,41 @@ class Probe:
             async with asyncio.timeout(ASKED_WITHIN):
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # a caller who does not speak HTTP, or has gone
+            pass  # a caller that does not speak HTTP, or is gone
         finally:
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
 
-    async def _answer(self, asked: str) -> tuple[int, dict[str, Any]]:
-        method, _, rest = asked.partition(" ")
+    async def _answer(self, request: str) -> tuple[int, dict[str, Any]]:
+        method, _, rest = request.partition(" ")
         if method not in ("GET", "HEAD"):
             return 405, {"error": "only GET and HEAD are answered here"}
         wanted = urlsplit(rest.partition(" ")[0])
         condition = self._condition()
         match wanted.path.rstrip("/"):
             case "/live":
-                return 200 if condition.live else 503, condition.told()
+                return 200 if condition.live else 503, condition.summary()
             case "/ready":
-                return 200 if condition.ready else 503, condition.told()
+                return 200 if condition.ready else 503, condition.summary()
             case "/scale" if self._scale is not None:
-                return await self._scaled(self._scale, parse_qs(wanted.query))
+                return await self._answer_scale(self._scale, parse_qs(wanted.query))
         return 404, {"error": "there are /live, /ready and /scale?target=60"}
 
-    async def _scaled(
+    async def _answer_scale(
         self, scale: Callable[[float], Awaitable[Scale]], query: Mapping[str, list[str]]
     ) -> tuple[int, dict[str, Any]]:
-        given = query.get("target", [str(DEFAULT_TARGET)])[-1]
+        target = query.get("target", [str(DEFAULT_TARGET)])[-1]
         try:
             async with asyncio.timeout(ANSWERED_WITHIN):
-                told = await scale(float(given))
+                answer = await scale(float(target))
         except (InvalidCall, ValueError):
-            return 400, {"error": f"target={given} is no number of seconds greater than 0"}
+            return 400, {"error": f"target={target} is no number of seconds greater than 0"}
         except TimeoutError:
             return 503, {"error": f"the store has not answered within {ANSWERED_WITHIN:g} s"}
         except PerdureError as error:
             return 503, {"error": str(error)}
-        return 200, asdict(told)
+        return 200, asdict(answer)
 
 
 def lives(file: str | os.PathLike[str], *, within: float = FRESH) -> bool:

@@ -1,8 +1,8 @@
-"""Trouble of the store under a handler: it is not charged to the job, and nothing is claimed until the store answers again.
+"""Handles trouble of the store that a handler meets: the job is not charged, and nothing is claimed until the store works.
 
-A handler's call may fail because the store is out of reach, has no connection left or fails over. The job goes back free of
-charge. The worker's own exchanges may work all the same, on connections that it has; it would claim the job again at once,
-and others with it. So it stops claiming, and tries what handlers need, a transaction, until that works.
+A call of a handler may fail because the store is out of reach, has no connection left or fails over. The job goes back free
+of charge. The worker's own exchanges may still work, on connections that are open; the worker would claim the job again at
+once, and others with it. So it stops claiming, and tries what handlers need, a transaction, until that works.
 
 A job may also cause the trouble itself: it ends its own connection, or runs a statement that crashes the server. So the
 number of free hand-backs in a row has a limit.
@@ -11,15 +11,15 @@ number of free hand-backs in a row has a limit.
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable
 from time import monotonic
 
 from ...core.clock import SECOND
+from ...core.growing_pause import GrowingPause
 from ...errors import StoreError, StoreUnavailable
 from ...observe import log
 from ...storage.contract import Storage
 from ..claiming.answer_timeout import AnswerTimeout
+from ..claiming.wakeup import Wakeup
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds between two tries
 NEW_TROUBLE = 10.0  # seconds after which trouble that comes again is a new one
@@ -82,22 +82,28 @@ class FreeHandBacks:
 
 
 class StoreRecovery:
-    """Waits until a store that failed a handler works again, then calls `recovered`. `saw_outage` is called when it does not
-    work at the first try."""
+    """Waits until a store that failed a handler works again, then signals the claim loop. Nothing is claimed meanwhile."""
 
-    def __init__(self, store: Storage, recovered: Callable[[], None], saw_outage: Callable[[], None]) -> None:
+    def __init__(self, store: Storage, wakeup: Wakeup) -> None:
         self._store = store
-        self._recovered = recovered
-        self._saw_outage = saw_outage
-        self._patience = AnswerTimeout(store.answer_timeout)
-        self._pause = SHORTEST_PAUSE
+        self._wakeup = wakeup
+        self._timeout = AnswerTimeout(store.answer_timeout)
+        self._pause = GrowingPause(SHORTEST_PAUSE, LONGEST_PAUSE)
         self._recovered_at = -NEW_TROUBLE
         self._trying: asyncio.Task[None] | None = None
+        self.under_way = False
+        self.free_hand_backs = FreeHandBacks()
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
+        """The store failed a handler. False when the recovery is under way already."""
+        if self.under_way:
+            return False
+        self.under_way = True
+        log.claims_no_more()
         if monotonic() - self._recovered_at >= NEW_TROUBLE:
-            self._pause = SHORTEST_PAUSE
+            self._pause.reset()
         self._trying = asyncio.get_running_loop().create_task(self._try(), name="perdure recovery")
+        return True
 
     def close(self) -> None:
         if self._trying is not None:
@@ -105,20 +111,20 @@ class StoreRecovery:
 
     async def _try(self) -> None:
         while True:
-            await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            await asyncio.sleep(self._pause.next())
             try:
-                await self._patience.answer(_try_what_handlers_need(self._store))
+                await self._timeout.answer(_try_what_handlers_need(self._store))
                 break
             except StoreError:
-                self._saw_outage()
+                self.free_hand_backs.saw_outage()
                 continue
-            except Exception as error:  # a mistake of ours must not stop all work
+            except Exception as error:  # a bug of ours must not stop all work
                 log.service_failed("looking whether the store works again", error)
                 break
         self._recovered_at = monotonic()
+        self.under_way = False
         log.claims_again()
-        self._recovered()
+        self._wakeup.signal()
 
 
 async def _try_what_handlers_need(store: Storage) -> None:

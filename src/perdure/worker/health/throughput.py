@@ -1,5 +1,5 @@
-"""What ended in this worker lately, by queue: how many jobs a second, and how long one kept a slot. Told with the sign of
-life, so that everybody can add it up."""
+"""Counts what ended in this worker lately, by queue: how many jobs a second, and how long one occupied a slot. The heartbeat
+has these figures, so that readers can add them up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from time import monotonic
 from ..running.attempt import Attempt
 
 WINDOW = 60.0  # seconds
-QUEUES = 200  # queues that a sign of life tells of, the busiest first
+QUEUES = 200  # queues in a heartbeat, the busiest first
 
 Sums = dict[str, tuple[int, float]]  # by queue: jobs that ended, seconds that they kept their slots
 
@@ -23,7 +23,7 @@ class Throughput:
         self._marks: deque[tuple[float, Sums]] = deque([(monotonic(), {})])
 
     def count(self, ended: Iterable[Attempt]) -> None:
-        """These jobs have come to an end here."""
+        """These jobs ended here."""
         queue, jobs, kept = None, 0, 0.0
         for attempt in ended:
             if attempt.record.queue != queue:  # it seldom is another than the last one's
@@ -38,18 +38,18 @@ class Throughput:
             jobs_before, kept_before = self._sums.get(queue, (0, 0.0))
             self._sums[queue] = (jobs_before + jobs, kept_before + kept)
 
-    def told(self) -> dict[str, tuple[float, float]]:
+    def by_queue(self) -> dict[str, tuple[float, float]]:
         """By queue: jobs a second in about the last minute, and seconds of a slot per job (of all, if none ended lately)."""
         now = monotonic()
         while len(self._marks) > 1 and now - self._marks[1][0] >= WINDOW:
             self._marks.popleft()
         since, before = self._marks[0]
-        told = {}
+        figures = {}
         for queue, (jobs, kept) in self._sums.items():
             jobs_then, kept_then = before.get(queue, (0, 0.0))
             lately = jobs - jobs_then
             seconds = (kept - kept_then) / lately if lately else kept / jobs
-            told[queue] = (round(lately / max(now - since, 1.0), 3), round(seconds, 6))
+            figures[queue] = (round(lately / max(now - since, 1.0), 3), round(seconds, 6))
         if now - self._marks[-1][0] >= 1.0:
             self._marks.append((now, dict(self._sums)))
-        return dict(sorted(told.items(), key=lambda each: -each[1][0])[:QUEUES])
+        return dict(sorted(figures.items(), key=lambda each: -each[1][0])[:QUEUES])

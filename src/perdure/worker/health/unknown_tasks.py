@@ -1,4 +1,4 @@
-"""Names in the log the tasks whose jobs wait although no worker knows them: a task that was renamed, or never imported."""
+"""Logs the names of tasks whose jobs wait although no worker knows them: a task was renamed, or never imported."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from ...observe.workers import fleet
 from ...storage.contract import Filter, Storage
 from ..service import rest
 
-FIRST_LOOK = 5.0  # seconds after the start
-LOOK_EVERY = 60.0
-SAMPLE = 100  # waiting jobs that are looked at, the newest
+FIRST_CHECK = 5.0  # seconds after the start
+CHECK_EVERY = 60.0
+SAMPLE = 100  # waiting jobs that are checked, the newest
 
 
 class UnknownTasks:
-    """A worker's look at what it leaves to others. Each task is named once."""
+    """Checks the jobs that a worker leaves to others. Each task is logged once."""
 
     def __init__(self, store: Storage, worker: str, known: Collection[str], queues: Sequence[str] | None) -> None:
         self._store = store
         self._worker = worker
         self._known = frozenset(known)
         self._queues = queues
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     async def run(self, stopping: asyncio.Event) -> None:
-        pause = FIRST_LOOK
+        pause = FIRST_CHECK
         while not await rest(stopping, pause):
-            await self._look()
-            pause = LOOK_EVERY
+            await self._check()
+            pause = CHECK_EVERY
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         waiting, _ = await self._store.find(Filter(states=(State.READY,)), SAMPLE, None)
         unknown = {job.task for job in waiting if self._queues is None or job.queue in self._queues}
-        unknown -= self._known | self._told
+        unknown -= self._known | self._logged
         if unknown and (unknown := unknown - await self._known_to_others()):
-            self._told |= unknown
+            self._logged |= unknown
             log.unknown_tasks_wait(self._worker, sorted(unknown))
 
     async def _known_to_others(self) -> set[str]:

@@ -1,4 +1,5 @@
-"""What this worker holds: from the claim until the store has confirmed the end. The keeper renews all of it."""
+"""The attempts that a worker holds, from the claim until the store has confirmed the end. The lease keeper renews them
+all."""
 
 from __future__ import annotations
 
@@ -9,11 +10,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ...core.clock import boottime
-from ...core.job import Loss
 from ...core.lifecycle import Change
 from ...core.record import Record
-from ...observe import log
-from ..running.attempt import Attempt, stopped
+from ..running.attempt import Attempt
 from .status_board import RunnerBoard
 
 if TYPE_CHECKING:
@@ -24,13 +23,12 @@ _id: Callable[[Attempt], str] = attrgetter("record.id")
 
 
 class HeldJobs:
-    """The attempts that this worker may speak for, by job id."""
+    """Held attempts, by job id."""
 
     def __init__(self, board: RunnerBoard | None = None) -> None:
         self.board = board
         self._attempts: dict[str, Attempt] = {}
-        self.tell: Callable[[Attempt, Change | None], None] = lambda attempt, change: self.drop(attempt)
-        self.settled = 0  # attempts whose end the store has confirmed
+        self.confirmed = 0  # attempts whose end the store has confirmed
         self.filled = asyncio.Event()  # something came since it was last cleared
 
     def __len__(self) -> int:
@@ -41,29 +39,33 @@ class HeldJobs:
         attempt = self._attempts.get(record.id)
         return attempt is not None and attempt.record.stamp == record.stamp
 
-    def add(self, attempts: Sequence[Attempt]) -> None:
+    def holds(self, attempt: Attempt) -> bool:
+        return self._attempts.get(attempt.record.id) is attempt
+
+    def add(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Hold these attempts. Returns the attempts that they replace: the store took those jobs away and granted them to
+        this worker again, and the handlers of the old holds must stop."""
         ids = [*map(_id, attempts)]
-        if not self._attempts.keys().isdisjoint(ids):
-            self._replace(attempts)
+        replaced = [] if self._attempts.keys().isdisjoint(ids) else self._drop_replaced(attempts)
         if self.board is not None:
             self.board.publish(attempts)
         self._attempts.update(zip(ids, attempts, strict=True))
         if attempts and not self.filled.is_set():
             self.filled.set()
+        return replaced
 
-    def _replace(self, attempts: Sequence[Attempt]) -> None:
-        """A job was taken from us, and given to us again: the handler of the old hold must hear of it now, or never."""
-        for attempt in attempts:
-            old = self._attempts.get(attempt.record.id)
-            if old is not None and old.record.stamp != attempt.record.stamp:
-                self.mark_lost(old, Loss.TAKEN_BY_ANOTHER_WORKER)
-                self.drop(old)
+    def _drop_replaced(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        pairs = [(self._attempts.get(attempt.record.id), attempt) for attempt in attempts]
+        replaced = [old for old, new in pairs if old is not None and old.record.stamp != new.record.stamp]
+        for old in replaced:
+            self.drop(old)
+        return replaced
 
     def drop(self, attempt: Attempt) -> None:
         """The store has confirmed the end, or the hold is gone."""
         if self._attempts.get(attempt.record.id) is attempt:
             del self._attempts[attempt.record.id]
-            self.settled += 1
+            self.confirmed += 1
             if self.board is not None:
                 self.board.clear(attempt)
 
@@ -78,19 +80,19 @@ class HeldJobs:
                     board.clear(attempt)
             elif known is not None:
                 held[change.id] = known  # another hold of the same job
-        self.settled += dropped
+        self.confirmed += dropped
 
     def due_for_renewal(self, now: float) -> list[Attempt]:
         due = [attempt for attempt in self._attempts.values() if attempt.renew_at <= now]
         if self.board is None:
             return due
-        return [attempt for attempt in due if not self._renewed_for_us(attempt, now)]
+        return [attempt for attempt in due if not self._is_renewed_by_supervisor(attempt, now)]
 
     def out_of_trust(self, now: float) -> list[Attempt]:
         return [attempt for attempt in self._attempts.values() if not self.trusts(attempt, now)]
 
     def trusts(self, attempt: Attempt, now: float) -> bool:
-        """Whether its lease is still ours as far as we can know."""
+        """Whether this worker still has the lease, as far as it can know."""
         if now >= attempt.trusted_until and self.board is not None:
             self.board.trust(attempt)
         return now < attempt.trusted_until
@@ -112,7 +114,7 @@ class HeldJobs:
         return [attempt for attempt in self._attempts.values() if wanted(attempt)]
 
     def long_started(self, seconds: float) -> list[Attempt]:
-        """Attempts that began some time ago and whose start the store does not know of yet."""
+        """Attempts that started some time ago and whose start the store does not know yet."""
         before = boottime() - seconds
         return [
             attempt
@@ -120,22 +122,12 @@ class HeldJobs:
             if not attempt.started_noted and attempt.started_at is not None and attempt.started_boot <= before
         ]
 
-    def _renewed_for_us(self, attempt: Attempt, now: float) -> bool:
-        """Our supervisor renews at a third of a lease. Half of it gone, it does so no longer, and we do it."""
+    def _is_renewed_by_supervisor(self, attempt: Attempt, now: float) -> bool:
+        """The supervisor renews at a third of a lease. After half of the lease it has failed to, and the runner does it."""
         assert self.board is not None
         self.board.trust(attempt)
         ours_at = attempt.asked_at + attempt.record.lease / 2_000_000
-        if attempt.place < 0 or now >= ours_at:
+        if attempt.board_position < 0 or now >= ours_at:
             return False
         attempt.renew_at = ours_at
         return True
-
-    def mark_lost(self, attempt: Attempt, reason: Loss) -> None:
-        """The hold is gone: tell the handler; an attempt that has not begun never will."""
-        if attempt.said_change:
-            return  # its end is on the way: the store's verdict on that word decides
-        if attempt.lose(reason):
-            log.hold_lost(attempt.record, reason)
-        if attempt.started_at is None:
-            attempt.ended = True
-            self.tell(attempt, stopped(attempt))

@@ -1,6 +1,9 @@
-"""The keeper renews the leases of everything this worker holds, every third of a lease, and tells handlers whose hold
-is gone. It renews until an end is confirmed, not until it is sent. Between renewals it asks once a second whether the
-holds of longer-running handlers still stand, so that a cancellation is heard within about a second, whatever the lease."""
+"""Renews the leases of everything that a worker holds, every third of a lease, and stops handlers whose hold is gone.
+
+It renews until the store has confirmed an end, not until the end is sent. Between renewals it asks once a second whether the
+holds of longer-running handlers are still valid, so that a handler learns of a cancellation within about a second, however
+long its lease is.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from ...core.record import Record
 from ...observe import log
 from ...storage.contract import LOSS_OF, Started, Storage, Verdict
 from ..claiming.answer_timeout import AnswerTimeout
+from ..completion_queue import CompletionQueue
 from ..running.attempt import Attempt
 from ..service import sleep
 from .held_jobs import HeldJobs
@@ -22,33 +26,35 @@ from .held_jobs import HeldJobs
 LONGEST_SLEEP = 0.25
 SHORTEST_SLEEP = 0.02  # seconds; a stored lease may be next to nothing
 SHORTEST_ANSWER = 0.3
-ASKED_EVERY = 1.0  # seconds between questions about holds that are not due for renewal
+CHECK_EVERY = 1.0  # seconds between two checks of holds that are not due for renewal
 BLOCKED_FOR = 1.0  # a loop that wakes this much late was blocked
 
 
 class LeaseKeeper:
-    """Renews, in batches, and looks after trust. `lease`: what is asked for instead of each job's own."""
+    """Renews in batches, and limits how long a lease is trusted. `lease` replaces the lease of each job."""
 
     def __init__(
         self,
         store: Storage,
         held: HeldJobs,
+        completions: CompletionQueue,
         reached: Callable[[], None],
         recently_long: deque[Record],
         lease: int | None = None,
     ) -> None:
         self._store = store
         self._held = held
+        self._completions = completions
         self._reached = reached
         self._recently_long = recently_long
         self._lease = lease
-        self._ask_at = 0.0
-        self._patience = AnswerTimeout(store.answer_timeout)
+        self._check_at = 0.0
+        self._timeout = AnswerTimeout(store.answer_timeout)
 
     async def run(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
             if not len(self._held):
-                await self._until_filled(stopping)
+                await self._wait_for_jobs(stopping)
                 continue
             pause = self._pause()
             before = monotonic()
@@ -56,12 +62,12 @@ class LeaseKeeper:
             self._warn_when_blocked(monotonic() - before - pause)
             try:
                 await self.renew()
-                await self._ask()
+                await self._check_holds()
             finally:
                 self._distrust()  # most of all when nobody answers
 
-    async def _until_filled(self, stopping: asyncio.Event) -> None:
-        """A worker that holds nothing has nothing to keep: not even a timer."""
+    async def _wait_for_jobs(self, stopping: asyncio.Event) -> None:
+        """Wait until something is held: an idle worker does not even have a timer here."""
         self._held.filled.clear()
         waits = [asyncio.ensure_future(event.wait()) for event in (stopping, self._held.filled)]
         try:
@@ -77,17 +83,17 @@ class LeaseKeeper:
         for start in range(0, len(attempts), self._store.chunk):
             await self._renew(attempts[start : start + self._store.chunk])
 
-    async def _ask(self) -> None:
+    async def _check_holds(self) -> None:
         """Whether handlers that have run for a while still hold their jobs."""
         now = boottime()
-        if now < self._ask_at:
+        if now < self._check_at:
             return
-        self._ask_at = now + ASKED_EVERY
-        begun_before = now - ASKED_EVERY / 2
+        self._check_at = now + CHECK_EVERY
+        begun_before = now - CHECK_EVERY / 2
         running = [each for each in self._held.at_work() if each.lost is None and each.started_boot < begun_before]
         for start in range(0, len(running), self._store.chunk):
             attempts = running[start : start + self._store.chunk]
-            verdicts = await self._patience.answer(
+            verdicts = await self._timeout.answer(
                 self._store.check([attempt.record.hold for attempt in attempts]), self._longest()
             )
             self._reached()
@@ -102,7 +108,7 @@ class LeaseKeeper:
             if attempt.started_at is not None and not attempt.started_noted
         ]
         holds = [attempt.record.hold for attempt in attempts]
-        verdicts = await self._patience.answer(self._store.renew(holds, started, lease=self._lease), self._longest())
+        verdicts = await self._timeout.answer(self._store.renew(holds, started, lease=self._lease), self._longest())
         self._reached()
         for attempt, verdict in zip(attempts, verdicts, strict=True):
             if verdict.refusal is None:
@@ -113,17 +119,17 @@ class LeaseKeeper:
     def _judge(self, attempt: Attempt, verdict: Verdict) -> None:
         if verdict.refusal is not None:
             attempt.renew_at = float("inf")
-            self._held.mark_lost(attempt, LOSS_OF.get(verdict.refusal, Loss.ERROR))
+            self._completions.lose(attempt, LOSS_OF.get(verdict.refusal, Loss.ERROR))
 
     def _distrust(self) -> None:
-        """Nobody answered for so long that another may hold these jobs by now."""
+        """The store did not answer for so long that another worker may hold these jobs by now."""
         for attempt in self._held.out_of_trust(boottime()):
             if attempt.lost is None:
-                self._held.mark_lost(attempt, Loss.ERROR)
+                self._completions.lose(attempt, Loss.ERROR)
 
     def _longest(self) -> float:
-        """An answer that takes longer comes too late to try once more before the lease is over. A job with hardly any lease
-        cannot be kept, and must not cost the others theirs."""
+        """How long an answer may take so that there is time for another try before the lease ends. A job with a very
+        short lease cannot be kept, and must not cost the others their leases."""
         shortest = self._held.shortest_lease()
         return float("inf") if shortest is None else max(shortest / 3, SHORTEST_ANSWER)
 

@@ -1,9 +1,8 @@
 """Finds orphans: attempts that a worker holds and that no part of it works on.
 
-The keeper renews the lease of everything that is held, so an orphan would stay `running` for ever. Every part that holds
-attempts lists them: the slots those that wait or run, the pump those whose parents are being read and those whose end is
-being reported. What is held and on no list is an orphan. There should never be one: the tests fail when they see one. If a
-worker finds one all the same, it hands the job back.
+The lease keeper renews everything that is held, so an orphan would stay `running` for ever. Every part that has attempts
+lists them: slots, followers, completion queue and claim loop. An attempt that is held and on no list is an orphan. There
+should never be one: the tests fail when they see one. If a worker finds one all the same, it hands the job back.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from .held_jobs import HeldJobs
 
 
 class Orphans:
-    """Compares what is held with the lists of all who hold something."""
+    """Compares what is held with the lists of all parts."""
 
     def __init__(self, held: HeldJobs, *lists: Callable[[], Iterable[Attempt]]) -> None:
         self._held = held
@@ -36,5 +35,5 @@ class Orphans:
         return [attempt for attempt in self._seen if attempt in before]
 
     def close(self) -> None:
-        """The worker has stopped to look after what it holds."""
+        """The worker does not check what it holds any more."""
         self.closed = True

@@ -33,9 +33,11 @@ from ...core.outcome import Dead, Outcome, Retry, Skip, Snooze
 from ...core.record import Fault, Record
 from ...errors import ArgumentsDoNotFit, HoldLost, InvalidCall, UnknownParent, words_of
 from ...flow.graph import Continuing
+from ...handler import context_access
 from ...handler.context import Context
 from ...storage.contract import Refusal
 from ...tasks import middleware
+from ..host import host_of
 
 if TYPE_CHECKING:
     from ...tasks.definition import TaskDefinition
@@ -52,11 +54,11 @@ MESSAGE_CHARS = 2_000
 
 
 class ChildReport(Outcome):
-    """What a handler said in another process, which has judged it."""
+    """The report on a handler that ran in a child process, which decided it."""
 
-    def __init__(self, said: Report) -> None:
-        super().__init__(type(said).__name__)
-        self.said = said
+    def __init__(self, report: Report) -> None:
+        super().__init__(type(report).__name__)
+        self.report = report
 
 
 class ChildLost(Exception):
@@ -68,11 +70,11 @@ class ChildLost(Exception):
 
 
 class Attempt(msgspec.Struct, eq=False):
-    """A held job: what runs, how long its lease is trusted, and how it came to be told to stop."""
+    """A held job: what runs, how long its lease is trusted, and why it was lost."""
 
     record: Record
     definition: TaskDefinition | None
-    asked_at: float  # when the request was made that got its lease, or prolonged it
+    asked_at: float  # when the request was sent that got or renewed its lease
     trusted_until: float
     renew_at: float
     context: Context | None = None
@@ -85,10 +87,10 @@ class Attempt(msgspec.Struct, eq=False):
     lost: Loss | None = None
     store_wait: float | None = None  # seconds that it had waited for an answer of the store when its time ended
     ended: bool = False  # the handler is over, or its thread was given up
-    given_up: bool = False  # its time was over and its thread could not be stopped
-    said_change: bool = False  # its end is on the way to the store
+    given_up: bool = False  # its time was over and its thread could not be stop_change_of
+    reported: bool = False  # its end is on the way to the store
     parents: tuple[tuple[str, str | None], ...] = ()  # task and result of those it waited for
-    place: int = -1  # on the runner's board
+    board_position: int = -1  # on the runner's status board
     untimed: bool = False  # it waits for a process to run in: its time has not begun
     raised: BaseException | None = None  # what its handler raised, until that is in the log
 
@@ -120,23 +122,23 @@ class Attempt(msgspec.Struct, eq=False):
         return self.started_at is not None and not self.ended
 
     def lose(self, reason: Loss) -> bool:
-        """Tell the handler to stop, once. False when it was told before."""
+        """Tell the handler to stop. False when that was done before."""
         if self.lost is not None or self.ended:
             return False
         self.lost = reason
         if reason is Loss.TIMEOUT:
             self.store_wait = self._waited_for_store()
         if self.context is not None:
-            self.context.lost._set(reason)
+            context_access.lose(self.context, reason)
         if self.slot is not None:
             self.slot.cancel()
         if self.batch is not None:
-            self.batch.lost_one(reason)
+            self.batch.note_lost_item(reason)
         return True
 
     def _waited_for_store(self) -> float | None:
         contexts = (self.context, None if self.batch is None else self.batch.context)
-        waited = [context._waited_for_store() for context in contexts if context is not None]
+        waited = [context_access.seconds_of_store_wait(context) for context in contexts if context is not None]
         return max((seconds for seconds in waited if seconds is not None), default=None)
 
 
@@ -147,17 +149,17 @@ def _times(lease: int, asked_at: float) -> tuple[float, float]:
 
 
 def change_for(attempt: Attempt, outcome: object, error: BaseException | None, now: MicrosReader) -> Change | None:
-    """What to tell the store about an attempt that ended with a value or an error; None: there is nothing to say.
+    """The change for an attempt that ended with a value or an error; None: there is nothing to write.
 
-    What a handler gave or raised may be of the user's making, and break when it is looked at: that is a failure, too."""
+    The value or error may have a class of the user's, and break when it is used: that is a failure of the job, too."""
     definition = attempt.definition
-    if error is None and attempt.lost is None and definition is not None:  # the way of nearly every job
+    if error is None and attempt.lost is None and definition is not None:  # nearly every job
         try:
             if outcome is None:
                 return success_of(attempt.record, None, attempt.started_at)
             if outcome.__class__ is not Continuing:
                 return success_of(attempt.record, definition.encode_result(outcome), attempt.started_at)
-            return decide(attempt.record, succeeded_by(attempt, definition, outcome))
+            return decide(attempt.record, success_report_of(attempt, definition, outcome))
         except KeyboardInterrupt:
             raise
         except BaseException as unfit:
@@ -167,35 +169,37 @@ def change_for(attempt: Attempt, outcome: object, error: BaseException | None, n
     except KeyboardInterrupt:
         raise
     except BaseException as unfit:
-        return decide(attempt.record, failed(attempt, unfit, now, retryable=True), draw=random.random())
+        return decide(attempt.record, failure_of(attempt, unfit, now, retryable=True), draw=random.random())
 
 
 def _change_of(attempt: Attempt, outcome: object, error: BaseException | None, now: MicrosReader) -> Change | None:
     match attempt.lost:
         case Loss.CANCELLED | Loss.ALREADY_COMPLETED | Loss.NOT_FOUND | Loss.TAKEN_BY_ANOTHER_WORKER:
-            return stopped(attempt)
+            return stop_change_of(attempt)
         case Loss.TIMEOUT:
-            return decide(attempt.record, _timed_out(attempt, now), draw=random.random())
+            return decide(attempt.record, _timeout_of(attempt, now), draw=random.random())
         case Loss.SHUTDOWN if error is not None and not isinstance(error, Outcome):
             return hand_back(attempt, "handed back at shutdown")
         case Loss.ERROR if isinstance(error, asyncio.CancelledError | HoldLost):
-            return stopped(attempt)
-    return decide(attempt.record, said_of(attempt, outcome, error, now), draw=random.random())
+            return stop_change_of(attempt)
+    return decide(attempt.record, report_of(attempt, outcome, error, now), draw=random.random())
 
 
-def stopped(attempt: Attempt) -> Change | None:
-    """The last word about a hold that is gone: slot and key are free. Nothing, where another hold has replaced it."""
+def stop_change_of(attempt: Attempt) -> Change | None:
+    """The last change for a hold that is gone: it frees slot and key. None if another hold has replaced it."""
     match attempt.lost:
         case Loss.CANCELLED | Loss.ALREADY_COMPLETED | Loss.NOT_FOUND:
             return decide(attempt.record, Stopped())
         case Loss.ERROR if attempt.record.lease < SHORTEST_LEASE:
-            return decide(attempt.record, _never_held(attempt.record), draw=random.random())
-        case Loss.ERROR:  # we no longer trusted the lease: no fault of the job, and perhaps still ours
+            return decide(attempt.record, _lease_too_short(attempt.record), draw=random.random())
+        case (
+            Loss.ERROR
+        ):  # the worker no longer trusted the lease: no fault of the job, and perhaps the hold is still valid
             return hand_back(attempt, STORE_FAILED)
     return None
 
 
-def _never_held(record: Record) -> Failed:
+def _lease_too_short(record: Record) -> Failed:
     """A lease that is over before its job can run is a failure of the job. Handed back free of charge, the job would be
     claimed again at once, and so on for ever."""
     message = f"its lease of {record.lease / 1_000_000:g} s is too short to be held"
@@ -206,33 +210,33 @@ def _never_held(record: Record) -> Failed:
 
 def after_refusal(attempt: Attempt, change: Change, refusal: Refusal | None) -> Change | None:
     """What is left to report when the end of an attempt was refused: its job was ended from outside, and now its code has
-    stopped too, so slot and key are free. None when there is nothing left."""
+    stop_change_of too, so slot and key are free. None when there is nothing left."""
     if change.state is None or refusal not in _ENDED_FROM_OUTSIDE:
         return None
     return decide(attempt.record, Stopped())
 
 
 def hand_back(attempt: Attempt, reason: str | None = None) -> Change:
-    """Give the job back, free of charge."""
+    """The change that gives a job back, free of charge."""
     return decide(attempt.record, HandedBack(reason))
 
 
-def said_of(attempt: Attempt, outcome: object, error: BaseException | None, now: MicrosReader) -> Report:
-    """What the end of the handler means."""
+def report_of(attempt: Attempt, outcome: object, error: BaseException | None, now: MicrosReader) -> Report:
+    """The report on the end of a handler."""
     started = attempt.started_at
     if error is None:
         assert attempt.definition is not None
-        return succeeded_by(attempt, attempt.definition, outcome)
+        return success_report_of(attempt, attempt.definition, outcome)
     error = outcome_within(error)
     match error:
         case ChildReport():
-            return error.said
+            return error.report
         case ChildLost():
             lost = msgspec.structs.replace(error.fault, started_at=started or error.fault.ended_at)
             return RunnerLost(lost, charged=True, started_at=started)
         case Retry():
-            told = failed(attempt, error, now, retryable=True)
-            return Failed(told.fault, True, error.delay, error.at, started)
+            failure = failure_of(attempt, error, now, retryable=True)
+            return Failed(failure.fault, True, error.delay, error.at, started)
         case Snooze():
             return Snoozed(error.delay, error.at, error.reason, started)
         case Skip():
@@ -242,14 +246,14 @@ def said_of(attempt: Attempt, outcome: object, error: BaseException | None, now:
         case Dead():
             return Died(error.reason or "the handler said so", fault_of(attempt, error, now), started)
         case _:
-            return failed(attempt, error, now, retryable=_retries(attempt, error))
+            return failure_of(attempt, error, now, retryable=_retries(attempt, error))
 
 
-def succeeded_by(attempt: Attempt, definition: TaskDefinition, value: object) -> Succeeded | Continued:
-    """What a handler's value means. InvalidCall when it cannot be stored."""
+def success_report_of(attempt: Attempt, definition: TaskDefinition, value: object) -> Succeeded | Continued:
+    """The report on a handler's value. Raises InvalidCall when it cannot be stored."""
     if value.__class__ is Continuing:
         assert attempt.context is not None
-        jobs = attempt.context.app._runtime.client.jobs_to_continue(value.flow, attempt.record)
+        jobs = host_of(attempt.context.app).jobs_to_continue(value.flow, attempt.record)
         return Continued(jobs, attempt.started_at)
     return Succeeded(definition.encode_result(value), attempt.started_at)
 
@@ -265,7 +269,7 @@ def outcome_within(error: BaseException) -> BaseException:
     return error
 
 
-def failed(attempt: Attempt, error: BaseException, now: MicrosReader, *, retryable: bool) -> Failed:
+def failure_of(attempt: Attempt, error: BaseException, now: MicrosReader, *, retryable: bool) -> Failed:
     return Failed(fault_of(attempt, error, now), retryable, None, None, attempt.started_at)
 
 
@@ -292,10 +296,10 @@ def _kind_of(error: BaseException) -> str:
     return type(error).__name__
 
 
-def _timed_out(attempt: Attempt, now: MicrosReader) -> Failed:
+def _timeout_of(attempt: Attempt, now: MicrosReader) -> Failed:
     seconds = (attempt.record.timeout or 0) / 1_000_000
     error = TimeoutError(f"the attempt took longer than its timeout of {seconds:g} s")
-    return failed(attempt, error, now, retryable=_retries(attempt, error))
+    return failure_of(attempt, error, now, retryable=_retries(attempt, error))
 
 
 def _retries(attempt: Attempt, error: BaseException) -> bool:
@@ -332,7 +336,7 @@ def take_raised(attempt: Attempt) -> tuple[type[BaseException], BaseException, T
 
 
 def _below_worker(trace: TracebackType) -> TracebackType:
-    """The frames of the handler: those of the worker around it tell a user nothing."""
+    """The frames of the handler, without those of the worker around it."""
     below: TracebackType | None = trace
     while below is not None and below.tb_frame.f_code.co_filename.startswith(_OURS):
         below = below.tb_next

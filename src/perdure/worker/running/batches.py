@@ -1,7 +1,7 @@
 """Batches: claimed jobs of one task that one call of its handler runs together.
 
-Each item is a hold of its own: its lease, its timeout, its loss and its outcome. What the worker keeps together is only the
-call. A lost item is marked and the others go on; when all that have no outcome yet are lost, the call is told to stop.
+Each item has its own hold: its own lease, timeout, loss and outcome. Only the call is shared. A lost item is marked and the
+others go on. When all items without an outcome are lost, the worker cancels the call.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.job import Loss
 from ...core.record import Record
+from ...handler import context_access
 from ...handler.item import BatchContext, Item, results_of
 from .attempt import Attempt
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Some attempts, gathered for one call."""
+    """Some attempts, collected for one call."""
 
     __slots__ = ("attempts", "context", "definition", "lost", "slot", "timer")
 
@@ -34,9 +35,6 @@ class Batch:
 
     def begin(self, items: list[Item[Any]]) -> BatchContext:
         """The handler is about to be called with these."""
-        for attempt in self.attempts:
-            if attempt.parents and attempt.context is not None:
-                attempt.context._parents = attempt.parents
         self.context = BatchContext(items)
         return self.context
 
@@ -48,14 +46,14 @@ class Batch:
     @property
     def items(self) -> list[Item[Any]]:
         assert self.context is not None
-        return list(self.context._items)
+        return context_access.items_of(self.context)
 
-    def lost_one(self, reason: Loss) -> None:
-        """An item was lost. When no other is left to work for, the call is told to stop."""
+    def note_lost_item(self, reason: Loss) -> None:
+        """An item was lost. When all others are lost or over, cancel the call."""
         if self.lost is None and all(attempt.ended or attempt.lost is not None for attempt in self.attempts):
             self.lost = reason
             if self.context is not None:
-                self.context.lost._set(reason)
+                context_access.lose(self.context, reason)
             self.stop()
 
     def stop(self) -> None:
@@ -86,34 +84,36 @@ class Batch:
 
 
 class BatchCollector:
-    """Gathers claimed jobs of batch tasks. A batch is formed when it is full, or when its first job has waited long enough,
-    and never more at once than the task's concurrency."""
+    """Collects claimed jobs of batch tasks. It forms a batch when it is full, or when its first job has waited long
+    enough, and never more batches at once than the task's concurrency."""
 
-    def __init__(self, sizes: Mapping[TaskDefinition, int], form: Callable[[Batch], None]) -> None:
+    def __init__(self, sizes: Mapping[TaskDefinition, int], add_batch: Callable[[Batch], None]) -> None:
         self.sizes = sizes
-        self._form = form
+        self._add_batch = add_batch
         self._loop = asyncio.get_running_loop()
-        self._gathered: dict[TaskDefinition, list[Attempt]] = {definition: [] for definition in sizes}
+        self._collected: dict[TaskDefinition, list[Attempt]] = {definition: [] for definition in sizes}
         self._timers: dict[TaskDefinition, asyncio.TimerHandle] = {}
         self._due: set[TaskDefinition] = set()
-        self._formed: dict[TaskDefinition, set[Batch]] = {definition: set() for definition in sizes}  # and not over
+        self._active: dict[TaskDefinition, set[Batch]] = {
+            definition: set() for definition in sizes
+        }  # formed and not over
 
     @property
-    def gathering(self) -> int:
-        """Batches that are being gathered."""
-        return sum(1 for gathered in self._gathered.values() if gathered)
+    def collecting(self) -> int:
+        """Batches that wait for more items."""
+        return sum(1 for collected in self._collected.values() if collected)
 
     def waiting(self, definition: TaskDefinition) -> int:
-        """Jobs of this task that wait for company."""
-        return len(self._gathered[definition])
+        """Jobs of this task that wait for their batch."""
+        return len(self._collected[definition])
 
     def room(self, definition: TaskDefinition) -> int:
         """How many further batches of this task may be formed before one is over."""
         most = definition.concurrency
-        return 1_000_000 if most is None else max(0, most - len(self._formed[definition]))
+        return 1_000_000 if most is None else max(0, most - len(self._active[definition]))
 
-    def sorted_out(self, attempts: list[Attempt]) -> list[Attempt]:
-        """Take what belongs into batches; gives the rest."""
+    def add(self, attempts: list[Attempt]) -> list[Attempt]:
+        """Collect the attempts of batch tasks. Returns the others."""
         rest = []
         touched: dict[TaskDefinition, None] = {}
         for attempt in attempts:
@@ -121,26 +121,26 @@ class BatchCollector:
             if definition is None or definition.batch is None:
                 rest.append(attempt)
             else:
-                self._gathered[definition].append(attempt)
+                self._collected[definition].append(attempt)
                 touched[definition] = None
         for definition in touched:
-            self._look(definition)
+            self._form_batches(definition)
         return rest
 
-    def at_hand(self) -> Iterator[Attempt]:
-        """Attempts that wait for company."""
-        for gathered in self._gathered.values():
-            yield from gathered
+    def attempts(self) -> Iterator[Attempt]:
+        """Attempts that wait for their batch."""
+        for collected in self._collected.values():
+            yield from collected
 
-    def over(self, batch: Batch) -> None:
-        self._formed[batch.definition].discard(batch)
-        self._look(batch.definition)
+    def end(self, batch: Batch) -> None:
+        self._active[batch.definition].discard(batch)
+        self._form_batches(batch.definition)
 
     def take_back(self) -> list[Attempt]:
-        """Everything that was gathered and not formed."""
-        taken = [attempt for gathered in self._gathered.values() for attempt in gathered]
-        for definition in self._gathered:
-            self._gathered[definition] = []
+        """Everything that was collected and not formed."""
+        taken = [attempt for collected in self._collected.values() for attempt in collected]
+        for definition in self._collected:
+            self._collected[definition] = []
         self.close()
         return taken
 
@@ -149,24 +149,24 @@ class BatchCollector:
             timer.cancel()
         self._timers.clear()
 
-    def _look(self, definition: TaskDefinition) -> None:
+    def _form_batches(self, definition: TaskDefinition) -> None:
         """Form what is full or has waited long enough."""
         size = self.sizes[definition]
-        gathered = self._gathered[definition] = [each for each in self._gathered[definition] if not each.ended]
-        while gathered and self.room(definition) and (len(gathered) >= size or definition in self._due):
-            batch = Batch(definition, gathered[:size])
-            gathered = self._gathered[definition] = gathered[size:]
+        collected = self._collected[definition] = [each for each in self._collected[definition] if not each.ended]
+        while collected and self.room(definition) and (len(collected) >= size or definition in self._due):
+            batch = Batch(definition, collected[:size])
+            collected = self._collected[definition] = collected[size:]
             self._stop_timer(definition)
-            self._formed[definition].add(batch)
-            self._form(batch)
-        if gathered and definition not in self._timers and definition not in self._due:
+            self._active[definition].add(batch)
+            self._add_batch(batch)
+        if collected and definition not in self._timers and definition not in self._due:
             assert definition.batch is not None
-            self._timers[definition] = self._loop.call_later(definition.batch.wait, self._waited, definition)
+            self._timers[definition] = self._loop.call_later(definition.batch.wait, self._wait_is_over, definition)
 
-    def _waited(self, definition: TaskDefinition) -> None:
+    def _wait_is_over(self, definition: TaskDefinition) -> None:
         self._timers.pop(definition, None)
         self._due.add(definition)
-        self._look(definition)
+        self._form_batches(definition)
 
     def _stop_timer(self, definition: TaskDefinition) -> None:
         self._due.discard(definition)

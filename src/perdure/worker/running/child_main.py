@@ -1,8 +1,9 @@
-"""A child process for handlers with `run_in="process"`: imports the app, then runs one job after the other for its worker.
+"""A child process for handlers with `run_in="process"`: imports the app, then runs one job after the other for its
+worker.
 
-The handler runs in the main thread, and a `def` runs while no event loop does, as it would in a thread. Another thread
-listens to the worker, so that the handler hears of a loss, and so that the child ends when its worker is gone. The end of a
-handler is judged here (`retry_on`, outcomes) and told as data.
+The handler runs in the main thread. A `def` runs while no event loop does, as it would in a thread. Another thread reads
+what the worker sends, so that the handler learns of a loss, and so that the child ends when its worker is gone. The child
+decides what the end of a handler means (`retry_on`, outcomes) and sends the report as data.
 """
 
 from __future__ import annotations
@@ -33,25 +34,27 @@ from ...core.lifecycle import HandedBack
 from ...core.outcome import Outcome
 from ...core.record import NewJob, Record
 from ...errors import HoldLost, InvalidCall, StoreUnavailable, words_of
-from ...handler.context import Context, _current
+from ...handler import context_access
+from ...handler.context import Context
+from ...handler.context_access import current_handler
 from ...storage.contract import KvEntry, KvWrite
 from ...tasks.middleware import run_with_middleware
 from ...tasks.providers import Opened
 from ..health.store_trouble import is_store_trouble
 from ..worker import Worker
-from .attempt import STORE_FAILED, Attempt, failed, outcome_within, said_of
-from .child_protocol import LENGTH, UNAVAILABLE, Begin, Message, end_of, packed, unpacked
+from .attempt import STORE_FAILED, Attempt, failure_of, outcome_within, report_of
+from .child_protocol import LENGTH, UNAVAILABLE, Begin, Message, end_message, pack, unpack
 from .invocation import call
 
 if TYPE_CHECKING:
     from ...storage.contract import StoreTransaction
     from ...tasks.definition import TaskDefinition
 
-LATE = 2.0  # seconds after the timeout: our worker should have killed us, and could not
+LATE = 2.0  # seconds after the timeout: the worker should have killed this process, and could not
 
 
-class Line:
-    """The socket to the worker. Words may be said from any thread; one thread listens."""
+class WorkerConnection:
+    """The socket to the worker. Any thread may send; one thread reads."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -62,25 +65,25 @@ class Line:
         self.context: Context | None = None
         self.task: asyncio.Task[Any] | None = None
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         with self._lock:
-            self._end.sendall(packed(message))
+            self._end.sendall(pack(message))
 
-    def ask(self, word: str, text: str = "") -> Future[str]:
-        """Say something that the worker answers."""
+    def ask(self, type: str, text: str = "") -> Future[str]:
+        """Send a message that the worker answers."""
         answer: Future[str] = Future()
         with self._lock:
             self._number += 1
             self._questions[self._number] = answer
-            self._end.sendall(packed(Message(word, number=self._number, text=text)))
+            self._end.sendall(pack(Message(type, number=self._number, text=text)))
         return answer
 
     def listen(self) -> None:
-        """Until the worker is gone; then nobody wants to hear of the job any more."""
+        """Read until the worker is gone; then nobody needs this process any more."""
         with suppress(OSError):
             while True:
                 size = self._read(LENGTH)
-                self._heard(unpacked(self._read(int.from_bytes(size, "big"))))
+                self._receive(unpack(self._read(int.from_bytes(size, "big"))))
         os._exit(1)
 
     def _read(self, size: int) -> bytes:
@@ -91,11 +94,11 @@ class Line:
             data += some
         return data
 
-    def _heard(self, message: Message) -> None:
-        match message.word:
+    def _receive(self, message: Message) -> None:
+        match message.type:
             case "lost":
-                self._lost(Loss(message.text))
-            case "heard":
+                self._lose(Loss(message.text))
+            case "answer":
                 answer = self._questions.pop(message.number)
                 if message.kind == UNAVAILABLE:
                     answer.set_exception(StoreUnavailable(message.text).at(message.data))
@@ -108,42 +111,41 @@ class Line:
             case _:
                 self.jobs.put(message)
 
-    def _lost(self, reason: Loss) -> None:
+    def _lose(self, reason: Loss) -> None:
         context, task = self.context, self.task
         if context is not None:
-            context.lost._set(reason)
+            context_access.lose(context, reason)
         if task is not None:
             task.get_loop().call_soon_threadsafe(task.cancel)
 
 
-class PipeSpeaker:
-    """Carries what a handler says on its way to the worker, who tells the store."""
+class PipeContextBackend:
+    """Sends progress, log lines and texts of a handler to the worker, which writes them to the store."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, connection: WorkerConnection) -> None:
+        self._connection = connection
 
     async def progress(self, context: Context, text: str) -> None:
-        await asyncio.wrap_future(self._line.ask("progress", text))
-        context._record.progress = text
-        context._job = None
+        await asyncio.wrap_future(self._connection.ask("progress", text))
+        context_access.set_progress(context, text)
 
     async def log(self, context: Context, line: str) -> None:
-        await asyncio.wrap_future(self._line.ask("log", line))
+        await asyncio.wrap_future(self._connection.ask("log", line))
 
     async def texts(self, job: str, kind: str) -> list[KvEntry]:
-        told = await asyncio.wrap_future(self._line.ask("texts", kind))
-        return msgspec.json.decode(told, type=list[KvEntry])
+        answer = await asyncio.wrap_future(self._connection.ask("texts", kind))
+        return msgspec.json.decode(answer, type=list[KvEntry])
 
     async def keep(self, write: KvWrite) -> Loss | None:
-        told = await asyncio.wrap_future(self._line.ask("keep", msgspec.json.encode(write).decode()))
-        return Loss(told) if told else None
+        answer = await asyncio.wrap_future(self._connection.ask("keep", msgspec.json.encode(write).decode()))
+        return Loss(answer) if answer else None
 
     async def now(self) -> int:
-        told: str = await asyncio.wrap_future(self._line.ask("now"))
-        return int(told)
+        answer: str = await asyncio.wrap_future(self._connection.ask("now"))
+        return int(answer)
 
     def undo(self, context: Context, undo: NewJob) -> None:
-        self._line.ask("undo", msgspec.json.encode(undo).decode())  # heard in order, before the end
+        self._connection.ask("undo", msgspec.json.encode(undo).decode())  # the worker reads it before the end
 
     async def begin(self, context: Context) -> StoreTransaction:
         raise InvalidCall(
@@ -153,34 +155,34 @@ class PipeSpeaker:
 
 
 def main(descriptor: int) -> None:
-    """The life of a child."""
-    # a Ctrl-C, and a stop of the whole service, are the worker's to judge
+    """Run jobs until the worker is gone."""
+    # after a Ctrl-C, or a stop of the whole service, the worker decides when this process ends
     signal.signal(signal.SIGINT, _nothing)
     signal.signal(signal.SIGTERM, _nothing)
     _die_with_parent()
     faulthandler.enable()
     end = socket.socket(fileno=descriptor)
     end.set_inheritable(False)
-    line = Line(end)
-    threading.Thread(target=line.listen, name="perdure line", daemon=True).start()
+    connection = WorkerConnection(end)
+    threading.Thread(target=connection.listen, name="perdure line", daemon=True).start()
     try:
-        app = _app(msgspec.json.decode(line.jobs.get().text, type=Begin))
+        app = _app(msgspec.json.decode(connection.jobs.get().text, type=Begin))
     except BaseException as error:
-        line.say(Message("failed", text=f"{type(error).__name__}: {words_of(error)}"))
+        connection.send(Message("failure_of", text=f"{type(error).__name__}: {words_of(error)}"))
         raise
-    line.say(Message("ready"))
+    connection.send(Message("ready"))
     with asyncio.Runner() as runner:
-        jobs = _Jobs(app, line, runner)
+        jobs = _Jobs(app, connection, runner)
         while True:
-            jobs.run(line.jobs.get())
+            jobs.run(connection.jobs.get())
 
 
 class _Jobs:
     """Runs handlers, one at a time."""
 
-    def __init__(self, app: Any, line: Line, runner: asyncio.Runner) -> None:
+    def __init__(self, app: Any, connection: WorkerConnection, runner: asyncio.Runner) -> None:
         self._app = app
-        self._line = line
+        self._connection = connection
         self._runner = runner
         self._opened = Opened()
         self._now = reader(app.clock)
@@ -191,20 +193,21 @@ class _Jobs:
         definition: TaskDefinition | None = self._app.definitions().get(record.task)
         record.started_at = order.number
         attempt = Attempt(record, definition, 0.0, 0.0, 0.0, started_at=order.number)
-        context = Context(self._app, record, record.leased_by or "", PipeSpeaker(self._line), None)
+        context = Context(self._app, record, record.leased_by or "", PipeContextBackend(self._connection), None)
         if order.data:
-            context._parents = msgspec.json.decode(order.data, type=tuple[tuple[str, str | None], ...])
-        attempt.context = self._line.context = context
+            parents = msgspec.json.decode(order.data, type=tuple[tuple[str, str | None], ...])
+            context_access.set_parents(context, parents)
+        attempt.context = self._connection.context = context
         if record.timeout is not None:
             faulthandler.dump_traceback_later(record.timeout / 1_000_000 + LATE, exit=True)
         value, error = None, None
         try:
-            value = self._run_until_done(self._handled(attempt, context))
+            value = self._run_until_done(self._call_handler(attempt, context))
         except BaseException as raised:
             error = raised
         faulthandler.cancel_dump_traceback_later()
-        self._line.context = self._line.task = None
-        self._line.say(self._end(attempt, context, value, error, order.kind))
+        self._connection.context = self._connection.task = None
+        self._connection.send(self._end(attempt, context, value, error, order.kind))
 
     def _run_until_done(self, work: Coroutine[Any, Any, object]) -> object:
         """Run the loop until this work is done. The loop stops for each blocking handler, which is called here."""
@@ -228,31 +231,31 @@ class _Jobs:
         return await value if inspect.isawaitable(value) else value
 
     async def _call_without_loop(self, run: Callable[[], Any]) -> object:
-        """Call a blocking handler while the loop stands still, so that it may use blocking verbs and `asyncio.run`. Only
-        `ctx.lost` tells it of a loss: cancelling the task would not stop it, and would hide how it ended."""
-        loop, task = asyncio.get_running_loop(), self._line.task
+        """Call a blocking handler while the loop stands still, so that it may use blocking verbs and `asyncio.run`. It
+        learns of a loss only through `ctx.lost`: cancelling the task would not stop it, and would hide how it ended."""
+        loop, task = asyncio.get_running_loop(), self._connection.task
         self._blocking = blocking = _BlockingCall(run, contextvars.copy_context(), loop.create_future())
-        self._line.task = None
+        self._connection.task = None
         loop.stop()
         try:
             value, error = await blocking.ended
         finally:
-            self._line.task = task
+            self._connection.task = task
         if error is not None:
             raise error
         return value
 
-    async def _handled(self, attempt: Attempt, context: Context) -> object:
+    async def _call_handler(self, attempt: Attempt, context: Context) -> object:
         definition = attempt.definition
         if definition is None:
             raise InvalidCall(
                 f"no task named {attempt.record.task!r} is registered where the child process has looked: it imports the "
                 "app's module, those in Perdure(imports=[…]) and the module of the handler"
             )
-        self._line.task = asyncio.current_task()
-        _current.set(context)
+        self._connection.task = asyncio.current_task()
+        current_handler.set(context)
         await self._opened.open(each for each in definition.provided.values() if each.scope == "worker")
-        context._given = self._opened.given(definition.provided)
+        context_access.provide(context, self._opened.given(definition.provided))
         inner = partial(self._call, definition, context, attempt.record.payload)
         return await run_with_middleware(definition.middleware, definition.per_job, context, inner)
 
@@ -261,12 +264,12 @@ class _Jobs:
     ) -> Message:
         try:
             if error is not None and is_store_trouble(error, place):
-                return end_of(HandedBack(STORE_FAILED))
+                return end_message(HandedBack(STORE_FAILED))
             if error is not None and context.lost.is_set() and not isinstance(outcome_within(error), Outcome):
                 return Message("stopped")
-            return end_of(said_of(attempt, value, error, self._now))
-        except BaseException as unfit:  # the value and the error may be of the user's making
-            return end_of(failed(attempt, unfit, self._now, retryable=True))
+            return end_message(report_of(attempt, value, error, self._now))
+        except BaseException as unfit:  # the classes of the value and the error may be the user's
+            return end_message(failure_of(attempt, unfit, self._now, retryable=True))
 
 
 class _BlockingCall(NamedTuple):
@@ -303,8 +306,8 @@ def _app(begin: Begin) -> Any:
 
 
 def _load_script(path: str) -> None:
-    """The program that the worker is part of, as a module under another name than __main__: what it does when it is started
-    is not done again."""
+    """Load the worker's program as a module that is not named __main__, so that what it does when it is started is not done
+    again."""
     spec = importlib.util.spec_from_file_location("__mp_main__", path)
     if spec is None or spec.loader is None:
         raise InvalidCall(f"{path} cannot be loaded as a module")
@@ -314,7 +317,8 @@ def _load_script(path: str) -> None:
 
 
 def _die_with_parent() -> None:
-    """At once, where the system can do that: a handler that holds the interpreter's lock keeps our listener from hearing."""
+    """Let the system kill this process when the worker dies, where it can: while a handler holds the interpreter's lock, no
+    thread can notice it."""
     if sys.platform == "linux":
         import ctypes
 

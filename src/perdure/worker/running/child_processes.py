@@ -1,8 +1,8 @@
 """Child processes for handlers with `run_in="process"`: each can be killed without harm to any other job.
 
-Children are spawned, never forked. One stands ready from the start; others are started as they are needed and kept for the
-next job. After a good many jobs a child is replaced, against leaks. What is around a job (slot, lease, deadline) is the
-slot's, as for every handler; here is only the way into the child and back.
+Children are spawned, never forked. One is ready from the start; others are started as they are needed and kept for the next
+job. After many jobs a child is replaced, against leaks. Slot, lease and deadline of such a job are those of the slot, as for
+every handler; this module only sends the job to the child and reads what comes back.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from ...core.clock import MicrosReader
 from ...core.job import Loss
 from ...core.record import NewJob
 from ...errors import HoldLost, InvalidCall, StoreUnavailable, words_of
+from ...handler import context_access
 from ...handler.context import Context, StoreWait
 from ...observe import log
 from ...storage.contract import KvWrite
 from ..health.crash_evidence import Tail, ending, fault
+from ..host import HostApp
 from .attempt import Attempt, ChildLost, ChildReport
-from .child_protocol import ASKED, LENGTH, LONGEST, UNAVAILABLE, Begin, Message, packed, said_in, unpacked
+from .child_protocol import ANSWERED, LENGTH, LONGEST, UNAVAILABLE, Begin, Message, pack, report_in, unpack
 from .context_backend import StoreContextBackend
 
 if TYPE_CHECKING:
@@ -46,12 +48,12 @@ class Processes:
     """The children of one worker."""
 
     def __init__(
-        self, app: Any, speaker: StoreContextBackend, now: MicrosReader, begun: Callable[[Attempt], None]
+        self, app: HostApp, backend: StoreContextBackend, now: MicrosReader, started: Callable[[Attempt], None]
     ) -> None:
         self._app = app
-        self._speaker = speaker
+        self._backend = backend
         self._now = now
-        self._begun = begun
+        self._started = started
         self._begin: Begin | None = None
         self._idle: list[Child] = []
         self._all: set[Child] = set()
@@ -63,7 +65,7 @@ class Processes:
         """Find out how children get at the app, and start one, if any task needs them. InvalidCall if they cannot."""
         tasks = [each for each in definitions if each.run_in == "process"]
         if tasks:
-            self._begin = whereabouts(self._app, tasks)
+            self._begin = locate_app(self._app, tasks)
             self._promised = self._spawn(self._one_ahead())
 
     async def run(self, attempt: Attempt, context: Context) -> object:
@@ -71,27 +73,27 @@ class Processes:
         child = await self._free_child()
         usable = False
         try:
-            self._begun(attempt)
+            self._started(attempt)
             parents = msgspec.json.encode(attempt.parents).decode() if attempt.parents else ""
             order = msgspec.json.encode(attempt.record).decode()
-            run = Message("run", attempt.started_at or 0, kind=self._speaker.place, text=order, data=parents)
-            child.say(run)
+            run = Message("run", attempt.started_at or 0, kind=self._backend.place, text=order, data=parents)
+            child.send(run)
             try:
                 end = await self._end(child, context)
             except asyncio.CancelledError:
-                end = await self._stopped(child, context, attempt.lost)
+                end = await self._stop_or_kill(child, context, attempt.lost)
             usable = True
         finally:
             self._back(child, usable)
-        if end.word == "stopped":
+        if end.type == "stopped":
             raise asyncio.CancelledError
-        raise ChildReport(said_in(end))
+        raise ChildReport(report_in(end))
 
     async def close(self) -> None:
         self._closed = True
         for child in self._all:
             child.kill()
-        await asyncio.gather(*self._tasks, *(child.gone() for child in self._all), return_exceptions=True)
+        await asyncio.gather(*self._tasks, *(child.wait_for_exit() for child in self._all), return_exceptions=True)
 
     # -- children ------------------------------------------------------------------------------------
     async def _free_child(self) -> Child:
@@ -118,7 +120,7 @@ class Processes:
 
     async def _end_of(self, child: Child) -> None:
         child.kill()
-        await child.gone()
+        await child.wait_for_exit()
         self._all.discard(child)
 
     async def _one_ahead(self) -> None:
@@ -145,68 +147,68 @@ class Processes:
 
     # -- one job -------------------------------------------------------------------------------------
     async def _end(self, child: Child, context: Context) -> Message:
-        """How the job ended; carries what its handler says on the way."""
+        """Read until the job ended, and answer the messages of its handler."""
         while True:
-            message = await child.heard()
+            message = await child.receive()
             if message is None:
-                raise await self._lost(child, context)
-            if message.word not in ASKED:
+                raise await self._explain_loss(child, context)
+            if message.type not in ANSWERED:
                 return message
-            child.say(await self._carried(message, context))
+            child.send(await self._answer(message, context))
 
-    async def _carried(self, message: Message, context: Context) -> Message:
+    async def _answer(self, message: Message, context: Context) -> Message:
         data = ""
         try:
             with StoreWait(context):
-                data = await self._said(message, context)
+                data = await self._write(message, context)
         except HoldLost as lost:
-            return Message("heard", number=message.number, kind=lost.reason or Loss.ERROR, text=str(lost))
+            return Message("answer", number=message.number, kind=lost.reason or Loss.ERROR, text=str(lost))
         except StoreUnavailable as error:
-            return Message("heard", number=message.number, kind=UNAVAILABLE, text=words_of(error), data=error.place)
+            return Message("answer", number=message.number, kind=UNAVAILABLE, text=words_of(error), data=error.place)
         except Exception as error:
-            return Message("heard", number=message.number, text=f"{type(error).__name__}: {words_of(error)}")
-        return Message("heard", number=message.number, data=data)
+            return Message("answer", number=message.number, text=f"{type(error).__name__}: {words_of(error)}")
+        return Message("answer", number=message.number, data=data)
 
-    async def _said(self, message: Message, context: Context) -> str:
-        """Say it to the store; gives the answer as data."""
-        speaker = self._speaker
-        match message.word:
+    async def _write(self, message: Message, context: Context) -> str:
+        """Write a message of the handler to the store. Returns the answer as data."""
+        backend = self._backend
+        match message.type:
             case "progress":
-                await speaker.progress(context, message.text)
+                await backend.progress(context, message.text)
             case "log":
-                await speaker.log(context, message.text)
+                await backend.log(context, message.text)
             case "texts":
-                texts = await speaker.texts(context._record.id, message.text)
+                texts = await backend.texts(context_access.record_of(context).id, message.text)
                 return msgspec.json.encode(texts).decode()
             case "keep":
-                lost = await speaker.keep(msgspec.json.decode(message.text, type=KvWrite))
+                lost = await backend.keep(msgspec.json.decode(message.text, type=KvWrite))
                 return lost or ""
             case "now":
-                return str(await speaker.now())
+                return str(await backend.now())
             case "undo":
-                speaker.undo(context, msgspec.json.decode(message.text, type=NewJob))
+                backend.undo(context, msgspec.json.decode(message.text, type=NewJob))
         return ""
 
-    async def _stopped(self, child: Child, context: Context, reason: Loss | None) -> Message:
-        """Tell the handler to stop, and give it a moment, but not beyond its timeout. Then the child is killed."""
+    async def _stop_or_kill(self, child: Child, context: Context, reason: Loss | None) -> Message:
+        """Tell the handler to stop, and give it a moment, but not beyond its timeout. Then kill the child."""
         if reason not in (None, Loss.TIMEOUT):
-            child.say(Message("lost", text=reason))
+            child.send(Message("lost", text=reason))
             try:
                 async with asyncio.timeout(STOPS_WITHIN):
                     return await self._end(child, context)
             except TimeoutError:
                 pass
         child.kill()
-        await child.gone()
+        await child.wait_for_exit()
         raise asyncio.CancelledError
 
-    async def _lost(self, child: Child, context: Context) -> ChildLost:
-        code = await child.gone()
-        record = context._record
+    async def _explain_loss(self, child: Child, context: Context) -> ChildLost:
+        code = await child.wait_for_exit()
+        record = context_access.record_of(context)
         lines = await asyncio.to_thread(child.tail.lines)
         message = f"the process of this job (pid {child.pid}) {ending(code)}"
-        told = fault(record.attempt, record.leased_by or "", 0, self._now(), message, lines)
-        return ChildLost(told)
+        evidence = fault(record.attempt, record.leased_by or "", 0, self._now(), message, lines)
+        return ChildLost(evidence)
 
 
 class Child:
@@ -238,23 +240,23 @@ class Child:
         return self._process.poll() is None
 
     async def begin(self, begin: Begin) -> None:
-        """Have it import the app."""
+        """Let it import the app."""
         self._reader, self._writer = await asyncio.open_connection(sock=self._end, limit=LONGEST)
-        self.say(Message("begin", text=msgspec.json.encode(begin).decode()))
-        message = await self.heard()
-        if message is None or message.word != "ready":
-            why = message.text if message is not None else ending(await self.gone())
+        self.send(Message("begin", text=msgspec.json.encode(begin).decode()))
+        message = await self.receive()
+        if message is None or message.type != "ready":
+            why = message.text if message is not None else ending(await self.wait_for_exit())
             raise InvalidCall(f'a child process for tasks with run_in="process" did not start: {why}')
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         assert self._writer is not None
-        self._writer.write(packed(message))
+        self._writer.write(pack(message))
 
-    async def heard(self) -> Message | None:
-        """The next word; None when it is gone."""
+    async def receive(self) -> Message | None:
+        """The next message; None when the child is gone."""
         try:
             size = int.from_bytes(await self._reader.readexactly(LENGTH), "big")
-            return unpacked(await self._reader.readexactly(size))
+            return unpack(await self._reader.readexactly(size))
         except (asyncio.IncompleteReadError, OSError):
             return None
 
@@ -263,19 +265,19 @@ class Child:
         if self._writer is not None:
             self._writer.close()
 
-    async def gone(self) -> int:
-        """Wait for its end; gives the exit code."""
+    async def wait_for_exit(self) -> int:
+        """Wait until it has ended. Returns its exit code."""
         return await asyncio.to_thread(self._process.wait)
 
 
 # ---- where the app is ------------------------------------------------------------------------------
-def whereabouts(app: Any, tasks: list[TaskDefinition]) -> Begin:
-    """How another process gets at this app and these tasks."""
+def locate_app(app: Any, tasks: list[TaskDefinition]) -> Begin:
+    """Where another process finds this app and these tasks."""
     if sys.platform == "win32":
         raise InvalidCall('run_in="process" needs Linux or macOS')
     main = sys.modules.get("__main__")
     of_main = any(definition.identity[1] == "__main__" for definition in tasks)
-    found, attribute = _found(app)
+    found, attribute = _find_name(app)
     spec = getattr(main, "__spec__", None)  # of `python -m`
     needs_script = spec is None and (found == "__main__" or of_main)
     main_name = None if spec is None else str(spec.name)
@@ -288,7 +290,7 @@ def whereabouts(app: Any, tasks: list[TaskDefinition]) -> Begin:
     )
 
 
-def _found(app: Any) -> tuple[str, str]:
+def _find_name(app: Any) -> tuple[str, str]:
     """A module and the name in it that is this app."""
     found = [
         (name, attribute)

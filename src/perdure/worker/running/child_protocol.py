@@ -1,11 +1,10 @@
-"""What a worker and its child processes say to each other: JSON texts behind their length, over a socket. Data only: no
-object of the user's is ever pickled.
+"""The messages between a worker and its child processes: JSON texts behind their length, over a socket. Nothing is pickled.
 
-    worker → child    begin (app, modules) · run (a job; number: when it started) · lost (reason) · heard (number)
+    worker → child    begin (app, modules) · run (a job; number: when it started) · lost (reason) · answer (number)
     child → worker    ready · failed (why) · progress, log, texts, keep, now, undo (number) · end (kind, JSON) · stopped
 
-What has a number is answered by `heard` with the same number: with a reason when the hold is gone, with UNAVAILABLE and the
-place when the store is in trouble, else with `data`. A `run` carries the place of the worker's store as its kind.
+A message with a number gets an `answer` with the same number: with a reason when the hold is gone, with UNAVAILABLE and the
+place of the store when that is in trouble, else with `data`. A `run` has the place of the worker's store as its kind.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import msgspec
 
 from ...core.lifecycle import Continued, Died, Failed, HandedBack, Report, Skipped, Snoozed, Succeeded
 
-_SAID: dict[str, Any] = {
+_REPORTS: dict[str, Any] = {
     kind.__name__: kind for kind in (Succeeded, Continued, Failed, Snoozed, Skipped, Died, HandedBack)
 }
 UNAVAILABLE = "store unavailable"
@@ -25,16 +24,16 @@ LONGEST = 64 << 20
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One word, with what belongs to it."""
+    """One message."""
 
-    word: str
+    type: str
     number: int = 0
     kind: str = ""
     text: str = ""
     data: str = ""
 
 
-ASKED = ("progress", "log", "texts", "keep", "now", "undo")  # what a child says that is answered
+ANSWERED = ("progress", "log", "texts", "keep", "now", "undo")  # messages of a child that the worker answers
 
 
 class Begin(msgspec.Struct, frozen=True):
@@ -49,20 +48,20 @@ class Begin(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(Message)
 
 
-def packed(message: Message) -> bytes:
+def pack(message: Message) -> bytes:
     data = msgspec.json.encode(message)
     return len(data).to_bytes(LENGTH, "big") + data
 
 
-def unpacked(data: bytes) -> Message:
+def unpack(data: bytes) -> Message:
     return _decoder.decode(data)
 
 
-def end_of(said: Report) -> Message:
-    """How a child tells the end of a handler."""
-    return Message("end", kind=type(said).__name__, text=msgspec.json.encode(said).decode())
+def end_message(report: Report) -> Message:
+    """The message that reports the end of a handler."""
+    return Message("end", kind=type(report).__name__, text=msgspec.json.encode(report).decode())
 
 
-def said_in(message: Message) -> Report:
-    said: Report = msgspec.json.decode(message.text, type=_SAID[message.kind])
-    return said
+def report_in(message: Message) -> Report:
+    report: Report = msgspec.json.decode(message.text, type=_REPORTS[message.kind])
+    return report

@@ -1,4 +1,5 @@
-"""What follows when a handler is over: its transaction is settled, what its end means is decided, the store is told."""
+"""Finishes attempts: ends the handler's transaction, decides what its end means, and reports that to the completion
+queue."""
 
 from __future__ import annotations
 
@@ -15,81 +16,80 @@ from ...core.record import Record, faults_of
 from ...errors import StoreError, StoreMisconfigured, StoreUnavailable, words_of
 from ...flow.cycles import parents_outside
 from ...flow.steps import waits_for_an_answer
+from ...handler import context_access
 from ...observe import log
 from ...storage.contract import LOSS_OF, StoreTransaction
+from ..completion_queue import CompletionQueue
 from ..health.store_trouble import FreeHandBacks, is_long_wait, is_store_trouble
 from ..leases.status_board import RunnerBoard
-from ..service import LONGEST_PAUSE, SHORTEST_PAUSE
-from .attempt import STORE_FAILED, Attempt, ChildReport, after_refusal, change_for, failed, hand_back, take_raised
+from ..service import retry_pause
+from .attempt import STORE_FAILED, Attempt, ChildReport, after_refusal, change_for, failure_of, hand_back, take_raised
 from .context_backend import StoreContextBackend
 
-LONG = 0.5  # seconds: a shorter job has not blocked the loop noticeably
-LET_GO = 5.0  # seconds that ends under way get when the slots are closed
-LOOKED_AGAIN = 0.3  # seconds after a job went to wait for an answer, which may have come meanwhile
+LONG = 0.5  # seconds: a shorter job has not blocked the event loop noticeably
+CLOSE_WITHIN = 5.0  # seconds that unfinished ends get when the slots are closed
+CHECK_ANSWERS_AFTER = 0.3  # seconds after a job went to wait for an answer, which may have come meanwhile
 
-# told so, a handler that returns all the same has done its work; whether its hold stands is the store's to say
-_MAY_STAND = (None, Loss.SHUTDOWN, Loss.ERROR)
-# and if it raised the store's trouble, or its time ended because of that, it is not charged
-_MAY_BE_FREE = (*_MAY_STAND, Loss.TIMEOUT)
-_ALWAYS_IN_TROUBLE = "the store failed under this job again and again, so it counts as a failure: {}"
-
-Tell = Callable[[Attempt, Change | None], None]
+# a handler that returns although it was told to stop has done its work; the store decides whether its hold is valid
+_MAY_BE_HELD = (None, Loss.SHUTDOWN, Loss.ERROR)
+# if it raised the store's trouble, or its time ended because of that, the job is not charged
+_MAY_BE_FREE = (*_MAY_BE_HELD, Loss.TIMEOUT)
+_ALWAYS_IN_TROUBLE = "the store failure_of under this job again and again, so it counts as a failure: {}"
 
 
 class Completion:
-    """Tells the ends of attempts. A transaction's last statement takes a while: `settled` is called when one is through."""
+    """Decides and reports the ends of attempts. Ends that need the store first (a transaction, a compensation) become
+    tasks."""
 
     def __init__(
         self,
         now: MicrosReader,
-        tell: Tell,
-        settled: Callable[[], None],
-        speaker: StoreContextBackend,
+        completions: CompletionQueue,
+        backend: StoreContextBackend,
         board: RunnerBoard | None = None,
         store_failed: Callable[[], None] = lambda: None,
         free_hand_backs: FreeHandBacks | None = None,
     ) -> None:
         self._board = board
         self._now = now
-        self._speaker = speaker
-        self._tell = tell
-        self._settled = settled
+        self._backend = backend
+        self._completions = completions
+        self._report = completions.report
         self._store_failed = store_failed
         self._free_hand_backs = free_hand_backs or FreeHandBacks()
         self._loop = asyncio.get_running_loop()
-        self.settling: dict[asyncio.Task[None], Attempt] = {}
+        self.finishing: dict[asyncio.Task[None], Attempt] = {}
         self.recently_long: deque[Record] = deque(maxlen=5)  # who may have blocked the loop
 
     def finish(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
-        """The handler ended with a value or an error. Nothing is raised: whatever breaks here costs the attempt, and not
-        the slot or the thread that it ran in."""
+        """The handler ended with a value or an error. Raises nothing: whatever breaks here costs the attempt, and not the
+        slot or thread that it ran in."""
         attempt.ended = True
         try:
             if self._board is not None:
-                self._board.over(attempt)
+                self._board.end(attempt)
             if attempt.started_boot:
                 attempt.took = took = boottime() - attempt.started_boot
                 if took > LONG:
                     self.recently_long.append(attempt.record)
             context = attempt.context
             if context is not None:
-                context._over = True
-                if context._transaction is not None:
-                    self._begin(attempt, self._settle(attempt, value, error))
+                if context_access.close(context):
+                    self._spawn(attempt, self._end_transaction(attempt, value, error))
                     return
             if attempt.store_wait is not None and attempt.lost is Loss.TIMEOUT:
-                self._begin(attempt, self._end_late(attempt, error))
+                self._spawn(attempt, self._end_late(attempt, error))
                 return
             change = self._judge(attempt, value, error)
-            if change.__class__ is OrdinarySuccess:  # the way of nearly every job
-                self._tell(attempt, change)
+            if change.__class__ is OrdinarySuccess:  # nearly every job ends here
+                self._report(attempt, change)
             else:
-                self._say(attempt, change)
+                self._log_and_report(attempt, change)
         except Exception as broke:
             self._fail_instead(attempt, broke)
 
     def _judge(self, attempt: Attempt, value: object, error: BaseException | None) -> Change | None:
-        """What to report. The store's own trouble is no failure of the job."""
+        """The change to report. Trouble of the store is no failure of the job."""
         free = self._free_hand_backs
         if error is None or attempt.lost not in _MAY_BE_FREE or not self._is_store_trouble(error):
             if free.counts:
@@ -100,29 +100,29 @@ class Completion:
             self._store_failed()
             return hand_back(attempt, STORE_FAILED)
         log.store_trouble_charged(attempt.record)
-        told = StoreUnavailable(_ALWAYS_IN_TROUBLE.format(words_of(error)))
-        told.__cause__ = error
-        return decide(attempt.record, failed(attempt, told, self._now, retryable=True), draw=random.random())
+        failure = StoreUnavailable(_ALWAYS_IN_TROUBLE.format(words_of(error)))
+        failure.__cause__ = error
+        return decide(attempt.record, failure_of(attempt, failure, self._now, retryable=True), draw=random.random())
 
     def _is_store_trouble(self, error: BaseException) -> bool:
-        if isinstance(error, ChildReport):  # a child process has judged it
-            return isinstance(error.said, HandedBack)
-        return is_store_trouble(error, self._speaker.place)
+        if isinstance(error, ChildReport):  # a child process decided it
+            return isinstance(error.report, HandedBack)
+        return is_store_trouble(error, self._backend.place)
 
     async def _end_late(self, attempt: Attempt, error: BaseException | None) -> None:
         """The time of an attempt ended while its handler waited for the store."""
-        self._say(attempt, self._judge(attempt, None, await self._blame_for_timeout(attempt, error)))
+        self._log_and_report(attempt, self._judge(attempt, None, await self._blame_for_timeout(attempt, error)))
 
     async def _blame_for_timeout(self, attempt: Attempt, error: BaseException | None) -> BaseException | None:
-        """The error to judge an attempt by whose time is over: the store's, if the store has kept it waiting."""
+        """The error of an attempt whose time is over: one of the store, if the store kept it waiting."""
         assert attempt.context is not None
-        if attempt.store_wait is None and attempt.context._transaction is None:
+        if attempt.store_wait is None and context_access.transaction_of(attempt.context) is None:
             return error
         timeout = (attempt.record.timeout or 0) / 1_000_000
         waited = attempt.store_wait is not None and is_long_wait(attempt.store_wait, timeout)
-        if waited or not await self._speaker.store_works():
-            told = f"the attempt's timeout of {timeout:g} s ended while it waited for the store"
-            return StoreUnavailable(told).at(self._speaker.place)
+        if waited or not await self._backend.store_works():
+            message = f"the attempt's timeout of {timeout:g} s ended while it waited for the store"
+            return StoreUnavailable(message).at(self._backend.place)
         return error
 
     async def _is_lost(self, transaction: StoreTransaction, error: BaseException) -> bool:
@@ -132,126 +132,126 @@ class Completion:
         return self._is_store_trouble(error) or await transaction.is_lost(error)
 
     def _fail_instead(self, attempt: Attempt, broke: Exception) -> None:
-        """Its end could not be told as it was: tell that. If even this breaks, nobody renews the lease, and it ends."""
+        """Report a failure, since the end could not be reported. If even this breaks, nobody renews the lease, and it
+        ends."""
         log.end_broke(attempt.record, broke)
         instead = None
         try:
-            if not attempt.said_change:
-                instead = decide(attempt.record, failed(attempt, broke, self._now, retryable=True))
+            if not attempt.reported:
+                instead = decide(attempt.record, failure_of(attempt, broke, self._now, retryable=True))
         except Exception as again:
             log.end_broke(attempt.record, again)
         try:
-            self._tell(attempt, instead)
+            self._report(attempt, instead)
         except Exception as again:
             log.end_broke(attempt.record, again)
 
-    def _begin(self, attempt: Attempt, settling: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(self._guarded(attempt, settling))
-        self.settling[task] = attempt
-        task.add_done_callback(self._is_settled)
+    def _spawn(self, attempt: Attempt, finishing: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(self._finish_guarded(attempt, finishing))
+        self.finishing[task] = attempt
+        task.add_done_callback(self._end_finishing)
 
-    async def _guarded(self, attempt: Attempt, settling: Coroutine[Any, Any, None]) -> None:
+    async def _finish_guarded(self, attempt: Attempt, finishing: Coroutine[Any, Any, None]) -> None:
         try:
-            await settling
+            await finishing
         except Exception as broke:
             self._fail_instead(attempt, broke)
-        except BaseException:  # it was cancelled. If its end is on record already, the store refuses the hand-back
-            self._tell(attempt, hand_back(attempt))
+        except BaseException:  # it was cancelled. If the store has its end already, it refuses the hand-back
+            self._report(attempt, hand_back(attempt))
             raise
 
     async def close(self) -> None:
-        """Wait for the ends under way. Without a store they would go on for ever, so they are cancelled after a while."""
-        if self.settling:
-            await asyncio.wait([*self.settling], timeout=LET_GO)
-        for task in [*self.settling]:
+        """Wait for unfinished ends. Without a store they would wait for ever, so cancel them after a while."""
+        if self.finishing:
+            await asyncio.wait([*self.finishing], timeout=CLOSE_WITHIN)
+        for task in [*self.finishing]:
             task.cancel()
-        await asyncio.gather(*self.settling, return_exceptions=True)
+        await asyncio.gather(*self.finishing, return_exceptions=True)
 
-    def _is_settled(self, task: asyncio.Task[None]) -> None:
-        self.settling.pop(task, None)
-        self._settled()
+    def _end_finishing(self, task: asyncio.Task[None]) -> None:
+        self.finishing.pop(task, None)
+        self._completions.wake()
 
-    def _say(self, attempt: Attempt, change: Change | None) -> None:
+    def _log_and_report(self, attempt: Attempt, change: Change | None) -> None:
         if change is not None and change.next_id is not None and parents_outside(change):
-            self._begin(attempt, self._finish_continued(attempt, change))
+            self._spawn(attempt, self._finish_continued(attempt, change))
             return
         if change is None or change.state is State.SUCCEEDED:
-            self._tell(attempt, change)
+            self._report(attempt, change)
             return
         if change.errors is not None:
             _log_failure(attempt, change, change.errors)
         if change.state is State.DEAD:
-            self._begin(attempt, self._finish_dead(attempt, change))
+            self._spawn(attempt, self._finish_dead(attempt, change))
             return
-        self._tell(attempt, change)
+        self._report(attempt, change)
         if change.state is State.SCHEDULED and waits_for_an_answer(change.reason):
-            self._loop.call_later(LOOKED_AGAIN, self._speaker.look_for_answers, attempt.record.id)
+            self._loop.call_later(CHECK_ANSWERS_AFTER, self._backend.check_answers, attempt.record.id)
 
     async def _finish_continued(self, attempt: Attempt, change: Change) -> None:
-        """A job goes on with jobs that wait for others: unless these wait for it."""
-        unfit = await self._speaker.circle(change)
+        """A job continues with jobs that wait for others, unless these wait for the job itself."""
+        unfit = await self._backend.find_cycle(change)
         if unfit is None:
-            self._tell(attempt, change)
+            self._report(attempt, change)
         else:
-            self._say(attempt, change_for(attempt, None, unfit, self._now))
+            self._log_and_report(attempt, change_for(attempt, None, unfit, self._now))
 
     async def _finish_dead(self, attempt: Attempt, change: Change) -> None:
-        """A job dies: what undoes it is put on record with its end. Without the store there is no end to report either, so
-        it is asked until it answers. The keeper renews the lease meanwhile. What no waiting mends ends that: the job is left
-        to its lease, and upkeep brings it back."""
-        pause = SHORTEST_PAUSE
+        """A job dies: its compensations are stored with its end. Without the store there is no end to report either, so
+        ask until it answers; the lease keeper renews the lease meanwhile. If the store is misconfigured, waiting does not
+        help: drop the attempt, and upkeep brings the job back."""
+        pause = retry_pause()
         while True:
             try:
-                change = await self._speaker.with_undo(attempt.context, change)
+                change = await self._backend.with_undo(attempt.context, change)
                 break
             except StoreMisconfigured as error:
                 log.end_not_stored(attempt.record, error)
-                self._tell(attempt, None)
+                self._report(attempt, None)
                 return
             except StoreError as error:
-                if pause == SHORTEST_PAUSE:
+                if pause.is_first:
                     log.store_out_of_reach("looking for what undoes a dead job", error)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, LONGEST_PAUSE)
-        self._tell(attempt, change)
+            await asyncio.sleep(pause.next())
+        self._report(attempt, change)
 
-    async def _settle(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
+    async def _end_transaction(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
         """Commit the handler's rows with its completion, as the last statement, or undo them."""
         assert attempt.context is not None
-        assert attempt.context._transaction is not None
-        inner = attempt.context._transaction._inner
-        if error is not None or attempt.lost not in _MAY_STAND:
+        inner = context_access.transaction_of(attempt.context)
+        assert inner is not None
+        if error is not None or attempt.lost not in _MAY_BE_HELD:
             if error is not None and await self._is_lost(inner, error):
-                error = StoreUnavailable(f"the transaction was lost: {words_of(error)}").at(self._speaker.place)
+                error = StoreUnavailable(f"the transaction was lost: {words_of(error)}").at(self._backend.place)
             late = attempt.lost is Loss.TIMEOUT
             if late and not inner.exclusive:  # a rollback may take until a silent store answers again
                 error = await self._blame_for_timeout(attempt, error)
-            await _quietly(inner.rollback())
+            await _log_errors(inner.rollback())
             if late and inner.exclusive:
                 error = await self._blame_for_timeout(attempt, error)
-            self._say(attempt, self._judge(attempt, value, error))
+            self._log_and_report(attempt, self._judge(attempt, value, error))
             return
         change = change_for(attempt, value, None, self._now)
         assert change is not None
         if change.errors is not None:  # a result that cannot be stored is an error like any other
-            await _quietly(inner.rollback())
-            self._say(attempt, change)
+            await _log_errors(inner.rollback())
+            self._log_and_report(attempt, change)
             return
-        attempt.said_change = True
+        attempt.reported = True
         try:
             verdict = await inner.complete(change)
         except Exception as raised:
-            await _quietly(inner.rollback())
-            attempt.said_change = False
-            self._say(attempt, self._judge(attempt, None, raised))
+            await _log_errors(inner.rollback())
+            attempt.reported = False
+            self._log_and_report(attempt, self._judge(attempt, None, raised))
             return
         if verdict.refusal is not None:
             reason = LOSS_OF.get(verdict.refusal, Loss.ERROR)
             log.hold_lost(attempt.record, reason)
-            attempt.context.lost._set(reason)
+            context_access.lose(attempt.context, reason)
         elif log.logs_successes():
             log.attempt_succeeded(attempt.record, attempt.took)
-        self._tell(attempt, after_refusal(attempt, change, verdict.refusal))
+        self._report(attempt, after_refusal(attempt, change, verdict.refusal))
 
 
 def _log_failure(attempt: Attempt, change: Change, errors: str) -> None:
@@ -263,7 +263,7 @@ def _log_failure(attempt: Attempt, change: Change, errors: str) -> None:
         log.attempt_failed(attempt.record, last.kind, last.message, "it is retried", raised)
 
 
-async def _quietly(undoing: Any) -> None:
+async def _log_errors(undoing: Any) -> None:
     try:
         await undoing
     except Exception as error:

@@ -1,5 +1,5 @@
-"""Carries what handlers say on their way (progress, log lines) to the store. Words that come while a write is under way
-are gathered into the next one; of several progress values of one job the last counts."""
+"""Writes what handlers report while they run (progress, log lines, texts) to the store. What arrives during a write is
+collected for the next one; of several progress values of one job the last is written."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ...flow.answers import deliver
 from ...flow.compensation import add_undo, undo_write
 from ...flow.cycles import find_cycle
 from ...flow.steps import ANSWER, MOST
+from ...handler import context_access
 from ...handler.context import Context
 from ...observe import log
 from ...storage.contract import LOSS_OF, KvEntry, KvWrite, Note, Storage, StoreTransaction, Verdict
@@ -28,11 +29,11 @@ class _Pending:
         self.hold = hold
         self.progress: str | None = None
         self.lines: list[str] = []
-        self.told: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self.verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
 
 
 class StoreContextBackend:
-    """The worker's voice for its handlers."""
+    """The store, as handlers of one worker use it."""
 
     def __init__(self, store: Storage) -> None:
         self._store = store
@@ -46,30 +47,29 @@ class StoreContextBackend:
 
     @property
     def place(self) -> str:
-        """Which store it speaks to."""
+        """The place of the store."""
         return self._store.place
 
     async def progress(self, context: Context, text: str) -> None:
         pending = self._pending_of(context)
         pending.progress = text
-        await self._heard(context, pending)
-        context._record.progress = text
-        context._job = None
+        await self._wait_for_note(context, pending)
+        context_access.set_progress(context, text)
 
     async def log(self, context: Context, line: str) -> None:
         pending = self._pending_of(context)
         pending.lines.append(line)
-        await self._heard(context, pending)
+        await self._wait_for_note(context, pending)
 
     async def begin(self, context: Context) -> StoreTransaction:
-        record = context._record
+        record = context_access.record_of(context)
         return await self._store.begin_for(record.hold, min(LONGEST_TRANSACTION, record.lease // 6))
 
     async def texts(self, job: str, kind: str) -> list[KvEntry]:
         return await self._store.kv_read(kind, job=job, limit=MOST)
 
     async def keep(self, write: KvWrite) -> Loss | None:
-        """Put a text of a handler on record; why it is not, if its hold is gone."""
+        """Store a text of a handler. Returns a reason if it was not stored because the hold is gone."""
         if (await self._store.kv_write([write]))[0]:
             return None
         assert write.hold is not None
@@ -80,24 +80,22 @@ class StoreContextBackend:
         return await self._store.now()
 
     def undo(self, context: Context, undo: NewJob) -> None:
-        """Keep a compensation on record, soon: the handler does not wait for it, its end does."""
-        loop = context._loop
-        assert loop is not None
-        loop.call_soon_threadsafe(self._keep_undo, context, undo)
+        """Store a compensation soon. The handler does not wait for it, but the report of its end does."""
+        context_access.loop_of(context).call_soon_threadsafe(self._keep_undo, context, undo)
 
     def _keep_undo(self, context: Context, undo: NewJob) -> None:
-        self._begin(self._keep_undos(context._record.id, undo))
+        self._begin(self._keep_undos(context_access.record_of(context).id, undo))
 
     def _begin(self, keeping: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(keeping, name="perdure words")
         self._keeping.add(task)
         task.add_done_callback(self._keeping.discard)
 
-    def look_for_answers(self, job: str) -> None:
-        """A job went to wait for an answer, which may have come while it still ran. (Upkeep would find it, later.)"""
-        self._begin(self._look_for_answers(job))
+    def check_answers(self, job: str) -> None:
+        """A job went to wait for an answer, which may have arrived while it still ran. (Upkeep would find it later.)"""
+        self._begin(self._check_answers(job))
 
-    async def _look_for_answers(self, job: str) -> None:
+    async def _check_answers(self, job: str) -> None:
         try:
             due = [row for row in await self._store.kv_read(ANSWER, job=job) if row.due_at is not None]
             await deliver(self._store, due)
@@ -107,16 +105,16 @@ class StoreContextBackend:
     async def _keep_undos(self, job: str, undo: NewJob) -> None:
         try:
             await self._store.kv_write([undo_write(job, undo)])
-        except Exception as error:  # the handler's own end still carries it
+        except Exception as error:  # the report of the handler's end has it, too
             log.service_failed("keeping a compensation", error)
 
     async def with_undo(self, context: Context | None, change: Change) -> Change:
-        """A change that makes a job dead, with what undoes it."""
+        """Add the compensations to a change that makes a job dead."""
         await asyncio.gather(*self._keeping)
-        return await add_undo(self._store, change, getattr(context, "_undos", ()))
+        return await add_undo(self._store, change, context_access.undos_of(context))
 
-    async def circle(self, change: Change) -> InvalidCall | None:
-        """What is wrong with how a job goes on. A store that does not answer has no objection: it is about to be told."""
+    async def find_cycle(self, change: Change) -> InvalidCall | None:
+        """The cycle in the jobs with which a job continues, if there is one. None also when the store does not answer."""
         try:
             return await find_cycle(self._store, change)
         except StoreError as error:
@@ -124,16 +122,16 @@ class StoreContextBackend:
             return None
 
     def _pending_of(self, context: Context) -> _Pending:
-        hold = context._record.hold
+        hold = context_access.record_of(context).hold
         pending = self._pending.get(hold)
         if pending is None:
             pending = self._pending[hold] = _Pending(hold)
         return pending
 
-    async def _heard(self, context: Context, pending: _Pending) -> None:
+    async def _wait_for_note(self, context: Context, pending: _Pending) -> None:
         if self._writing is None:
             self._writing = asyncio.create_task(self._write(), name="perdure notes")
-        verdict = await asyncio.shield(pending.told)
+        verdict = await asyncio.shield(pending.verdict)
         if verdict.refusal is not None:
             reason = LOSS_OF.get(verdict.refusal, Loss.ERROR)
             raise HoldLost(f"the job is no longer held by this handler: {reason}", reason)
@@ -141,24 +139,26 @@ class StoreContextBackend:
     async def _write(self) -> None:
         try:
             while self._pending:
-                taken = list(self._pending.values())[: self._store.chunk]
-                for pending in taken:
+                batch = list(self._pending.values())[: self._store.chunk]
+                for pending in batch:
                     del self._pending[pending.hold]
-                await self._write_batch(taken)
+                await self._write_batch(batch)
         finally:
             self._writing = None
 
-    async def _write_batch(self, taken: Sequence[_Pending]) -> None:
-        notes = [Note(pending.hold, pending.progress, tuple(pending.lines)) for pending in taken]
+    async def _write_batch(self, batch: Sequence[_Pending]) -> None:
+        notes = [Note(pending.hold, pending.progress, tuple(pending.lines)) for pending in batch]
         try:
             verdicts = await self._store.note(notes)
-            for pending, verdict in zip(taken, verdicts, strict=True):
-                if not pending.told.done():
-                    pending.told.set_result(verdict)
-        except BaseException as error:  # whoever waits for an answer gets one, whatever breaks
-            for pending in taken:
-                if not pending.told.done():
-                    pending.told.set_exception(error if isinstance(error, Exception) else StoreError("it was given up"))
-                    pending.told.exception()  # a caller that was cancelled meanwhile does not fetch it
+            for pending, verdict in zip(batch, verdicts, strict=True):
+                if not pending.verdict.done():
+                    pending.verdict.set_result(verdict)
+        except BaseException as error:  # whoever waits for a verdict gets one, whatever breaks
+            for pending in batch:
+                if not pending.verdict.done():
+                    pending.verdict.set_exception(
+                        error if isinstance(error, Exception) else StoreError("it was given up")
+                    )
+                    pending.verdict.exception()  # a caller that was cancelled meanwhile does not fetch it
             if not isinstance(error, Exception):
                 raise

@@ -1,4 +1,4 @@
-"""Drive a coroutine inside a `contextvars.Context` of its own, within the task that awaits it.
+"""Drives a coroutine inside its own `contextvars.Context`, within the task that awaits it.
 
 A task per job would cost several times as much; a plain await would leak the handler's context variables into the
 next job of the slot. `current_task`, `asyncio.timeout`, TaskGroup and cancellation work as in any task.
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class ContextCoroutine:
-    """An awaitable that runs `coroutine` in `variables` to its end. It was begun already and waits for something."""
+    """An awaitable that runs `coroutine` in `variables` to its end. The coroutine has started and waits for `waits_for`."""
 
     __slots__ = ("_coroutine", "_variables", "_waits_for", "closed")
 
@@ -20,7 +20,7 @@ class ContextCoroutine:
         self._coroutine = coroutine
         self._variables = variables
         self._waits_for = waits_for
-        self.closed = False  # by whoever threw the awaiting task away: the coroutine has not ended by itself
+        self.closed = False  # the awaiting task was thrown away: the coroutine has not ended by itself
 
     def __await__(self) -> Generator[Any, Any, Any]:
         run = self._variables.run

@@ -1,4 +1,4 @@
-"""One timer for the timeouts of all attempts: a comparison per job instead of a timer per job."""
+"""Ends attempts at their timeouts, with one timer for all: a job costs a comparison instead of a timer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..leases.held_jobs import HeldJobs
 from .attempt import Attempt
 
 NEVER = float("inf")
-AGAIN = 1.0  # a coroutine that swallowed its cancellation is told again this often
+AGAIN = 1.0  # seconds between two cancellations of a coroutine that swallowed the first
 
 
 class Deadlines:
@@ -24,7 +24,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, attempt: Attempt) -> None:
-        """The attempt has just begun. May be called from any thread."""
+        """The attempt has just started. May be called from any thread."""
         deadline = deadline_of(attempt)
         if deadline < self._next:
             self._loop.call_soon_threadsafe(self._set, deadline)

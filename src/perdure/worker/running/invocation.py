@@ -1,7 +1,7 @@
-"""How a handler is called: its arguments, its context, its first step, and what stands around it.
+"""Calls handlers: decodes the arguments, adds what is provided, wraps the call in middleware, and takes the first step.
 
-Most handlers have nothing around them and are given nothing: `first_step` is all there is to them. The others go
-through `Invoker`. Middleware runs in the loop, around `def` handlers too: the slot then waits for a thread, in which the
+Most handlers have no middleware and are provided with nothing: for them `first_step` is everything. The others go through
+`Invoker`. Middleware runs on the event loop, around `def` handlers too: the slot then waits for a thread, in which the
 context variables are those that the middleware has set.
 """
 
@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ...core.job import Loss
 from ...errors import words_of
-from ...handler.context import Context, _current
+from ...handler import context_access
+from ...handler.context import Context
+from ...handler.context_access import current_handler
 from ...handler.item import BatchContext
 from ...observe import log
 from ...tasks.middleware import run_with_middleware, wrap_handler, wrap_prepared
@@ -27,88 +29,78 @@ from .threads import Threads
 if TYPE_CHECKING:
     from ...tasks.definition import TaskDefinition
 
-# what a future cannot carry, or means otherwise; and no Ctrl-C arrives in a thread
+# errors that a future cannot hold, or that mean something else there; and no Ctrl-C arrives in a thread
 _NOT_FOR_FUTURES = (StopIteration, GeneratorExit, asyncio.CancelledError, KeyboardInterrupt)
 
 
-Begun = tuple[Coroutine[Any, Any, Any] | None, Any]  # a handler and what it waits for; or None and its value
+FirstStep = tuple[Coroutine[Any, Any, Any] | None, Any]  # a handler and what it waits for; or None and its value
 
 
-def first_step_of(coroutine: Coroutine[Any, Any, Any]) -> Begun:
-    """Take the first step of a handler, which is the last of one that never waits."""
+def first_step_of(coroutine: Coroutine[Any, Any, Any]) -> FirstStep:
+    """Take the first step of a coroutine. For a handler that never waits it is also the last."""
     try:
         return coroutine, coroutine.send(None)
     except StopIteration as end:
         return None, end.value
 
 
-def first_step(definition: TaskDefinition, context: Context, payload: str) -> Begun:
-    """Begin a handler that has nothing around it, in its own context variables."""
-    _current.set(context)
-    arguments, options = definition.arguments(payload)
-    if definition.takes_context:
-        coroutine = definition.handler(context, *arguments, **options)
-    elif options:
-        coroutine = definition.handler(*arguments, **options)
-    else:
-        coroutine = definition.handler(*arguments)
-    try:  # as `first_step_of`, without another call
-        return coroutine, coroutine.send(None)
-    except StopIteration as end:
-        return None, end.value
+def first_step(definition: TaskDefinition, context: Context, payload: str) -> FirstStep:
+    """Start a handler without middleware, in its own context variables."""
+    current_handler.set(context)
+    return first_step_of(call(definition, context, payload))
 
 
 class Invoker:
-    """Calls handlers that have something around them, or are given something."""
+    """Calls handlers that have middleware or are provided with something. `gave_up` is called when a thread is given up."""
 
     def __init__(self, opened: Opened, concurrency: int, gave_up: Callable[[], None]) -> None:
         self._gave_up = gave_up
         self._opened = opened
-        self._given: dict[TaskDefinition, Provided] = {}
+        self._provided: dict[TaskDefinition, Provided] = {}
         self._loop = asyncio.get_running_loop()
-        self._threads: Threads[_ThreadCall] = Threads(concurrency, _ThreadCall.do, self._back)
+        self._threads: Threads[_ThreadCall] = Threads(concurrency, _ThreadCall.do, self._finish_call)
         self._closed = False
 
-    def first_step(self, attempt: Attempt, context: Context) -> Begun:
-        """As `first_step`, for any handler that runs in the loop or has something around it."""
+    def first_step(self, attempt: Attempt, context: Context) -> FirstStep:
+        """As `first_step`, for any handler that runs on the event loop or has middleware."""
         definition = attempt.definition
         assert definition is not None
-        _current.set(context)
+        current_handler.set(context)
         if definition.provided:
-            context._given = self._given_to(definition)
+            context_access.provide(context, self._provided_to(definition))
         if definition.surrounded and not definition.skins:
-            return first_step_of(self._surrounded(definition, attempt, context))
+            return first_step_of(self._wrap(definition, attempt, context))
         inner = partial(call, definition, context, attempt.record.payload)
         return first_step_of(cast(Coroutine[Any, Any, Any], wrap_prepared(definition.skins, context, inner)()))
 
-    def first_step_of_batch(self, batch: Batch, context: BatchContext) -> Begun:
+    def first_step_of_batch(self, batch: Batch, context: BatchContext) -> FirstStep:
         """As `first_step`, for a batch."""
         definition = batch.definition
-        _current.set(context)
-        context._given = self._given_to(definition)
+        current_handler.set(context)
+        context_access.provide(context, self._provided_to(definition))
         inner = partial(self._inner_of_batch, definition, batch, context)
         return first_step_of(run_with_middleware(definition.middleware, definition.per_job, context, inner))
 
     def in_thread(self, attempt: Attempt, context: Context) -> Any:
-        """The value of a handler that blocks, called in a thread, with context variables of its own."""
+        """Call a blocking handler in this thread, with its own context variables. Returns its value."""
         definition = attempt.definition
         assert definition is not None
-        _current.set(context)
+        current_handler.set(context)
         if not definition.plain:
-            context._given = self._given_to(definition)
+            context_access.provide(context, self._provided_to(definition))
         return call(definition, context, attempt.record.payload)
 
     def close(self) -> None:
         self._closed = True
         self._threads.close()
 
-    def _given_to(self, definition: TaskDefinition) -> Provided:
-        given = self._given.get(definition)
-        if given is None:
-            given = self._given[definition] = self._opened.given(definition.provided)
-        return given
+    def _provided_to(self, definition: TaskDefinition) -> Provided:
+        provided = self._provided.get(definition)
+        if provided is None:
+            provided = self._provided[definition] = self._opened.given(definition.provided)
+        return provided
 
-    def _surrounded(self, definition: TaskDefinition, attempt: Attempt, context: Context) -> Coroutine[Any, Any, Any]:
+    def _wrap(self, definition: TaskDefinition, attempt: Attempt, context: Context) -> Coroutine[Any, Any, Any]:
         inner = partial(call, definition, context, attempt.record.payload)
         if definition.run_in == "thread":
             inner = partial(self._await_thread, attempt, inner)
@@ -118,8 +110,7 @@ class Invoker:
 
     async def _inner_of_batch(self, definition: TaskDefinition, batch: Batch, context: BatchContext) -> object:
         items = batch.items
-        for item in items:
-            item._given = context._given
+        context_access.provide_items(context)
         options: dict[str, Any] = {}
         arguments = definition.complete([items], options, context)
         run = partial(definition.handler, *arguments, **options)
@@ -127,27 +118,27 @@ class Invoker:
             return await self._await_thread(batch, run)
         return await run()
 
-    async def _await_thread(self, told: Attempt | Batch, run: Callable[[], Any]) -> object:
-        """Wait for a thread. Nobody can stop it: told to stop it may take its time, but not past its timeout."""
+    async def _await_thread(self, runs: Attempt | Batch, run: Callable[[], Any]) -> object:
+        """Wait for a thread, which nobody can stop. After a loss it may take its time, but not past its timeout."""
         call = _ThreadCall(run, contextvars.copy_context(), self._loop.create_future())
         self._threads.feed([call])
         while True:
             try:
                 return await asyncio.shield(call.over)
             except asyncio.CancelledError:
-                if told.lost in (None, Loss.TIMEOUT) or self._closed:
+                if runs.lost in (None, Loss.TIMEOUT) or self._closed:
                     call.given_up = True
-                    self._threads.give_up_one()
+                    self._threads.replace_given_up()
                     self._gave_up()
-                    log.thread_given_up(told.record)
+                    log.thread_given_up(runs.record)
                     raise
 
-    def _back(self, call: _ThreadCall, value: Any, error: BaseException | None) -> None:
+    def _finish_call(self, call: _ThreadCall, value: Any, error: BaseException | None) -> None:
         if call.given_up:
-            self._threads.gave_back_one()
+            self._threads.take_back_given_up()
         elif isinstance(error, _NOT_FOR_FUTURES):
-            told = f"the handler raised {type(error).__name__}: {words_of(error)}"
-            call.over.set_exception(RuntimeError(told.removesuffix(": ")))
+            message = f"the handler raised {type(error).__name__}: {words_of(error)}"
+            call.over.set_exception(RuntimeError(message.removesuffix(": ")))
         elif error is not None:
             call.over.set_exception(error)
         else:
@@ -170,6 +161,6 @@ class _ThreadCall:
 
 
 def call(definition: TaskDefinition, context: Context, payload: str) -> Any:
-    """The handler's value, or its coroutine."""
+    """Call the handler of a task. Returns its value, or its coroutine."""
     arguments, options = definition.arguments(payload)
     return definition.handler(*definition.complete(arguments, options, context), **options)

@@ -1,4 +1,4 @@
-"""How an item of a batch gets its outcome while the call goes on: told at once, and awaited until it is on record."""
+"""Gives an item of a batch its outcome while the call goes on: reports it at once, and waits until the store has it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 from ...core.job import Loss
 from ...core.outcome import Outcome
 from ...errors import InvalidCall
+from ...handler import context_access
 from ...handler.item import Item
 from ...storage.contract import LOSS_OF, Verdict
-from .attempt import Attempt, succeeded_by
+from .attempt import Attempt, success_report_of
 
 Confirm = Callable[[Attempt], "asyncio.Future[Verdict | None]"]
 
 
 class ItemOutcome:
-    """Tells the outcome of one item."""
+    """Reports the outcome of one item."""
 
     __slots__ = ("_attempt", "_confirm", "_over")
 
@@ -33,12 +34,12 @@ class ItemOutcome:
         assert attempt.definition is not None
         if attempt.ended:
             raise InvalidCall(f"the batch or claim of item {attempt.record.id} is over; claim the job again")
-        if outcome is None:  # what cannot be stored is told to the handler, not found out later
-            succeeded_by(attempt, attempt.definition, value)
+        if outcome is None:  # the handler learns now if its value cannot be stored
+            success_report_of(attempt, attempt.definition, value)
         confirmed = self._confirm(attempt)
         self._over(attempt, value, outcome)
         verdict = await asyncio.shield(confirmed)
         if verdict is not None and verdict.refusal is not None:
-            item.lost._set(LOSS_OF.get(verdict.refusal, Loss.ERROR))
+            context_access.lose(item, LOSS_OF.get(verdict.refusal, Loss.ERROR))
         if attempt.lost is None:
             item.lost.check()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,7 +16,9 @@ from ...flow.build_jobs import RESULTS, takes_of, with_argument
 from ...observe import log
 from ...storage.contract import Storage
 from ..claiming.answer_timeout import AnswerTimeout
-from .attempt import Attempt, ChildReport
+from ..completion_queue import CompletionQueue
+from .attempt import Attempt, ChildReport, hand_back
+from .slots import Slots
 
 if TYPE_CHECKING:
     from ...tasks.definition import TaskDefinition
@@ -24,23 +26,25 @@ if TYPE_CHECKING:
 Parent = tuple[str, str | None]  # the task that gave it, and the result as JSON text
 
 
-async def bring_parents(store: Storage, attempts: Sequence[Attempt]) -> dict[Attempt, InvalidCall | Outcome]:
-    """Give each attempt the results of its parents, in declared order, and its first argument where one is due. Gives those
-    whose handler is not called, with their end: they cannot take the argument, or have nothing to do but to gather."""
+async def read_parents(store: Storage, attempts: Sequence[Attempt]) -> dict[Attempt, InvalidCall | Outcome]:
+    """Give each attempt the results of its parents, in declared order, and its first argument if it takes one from them.
+
+    Returns the attempts whose handler is not called, with their ends: they cannot take the argument, or only collect
+    results."""
     wanted = {attempt.record.id: _ids(attempt.record) for attempt in attempts}
     ends = await _ends_of(store, {id for ids in wanted.values() for id in ids})
-    over: dict[Attempt, InvalidCall | Outcome] = {}
+    unstarted: dict[Attempt, InvalidCall | Outcome] = {}
     for attempt in attempts:
         found = [ends.get(id) for id in wanted[attempt.record.id]]
         attempt.parents = tuple(("", None) if end is None else (end.task, end.result) for end in found)
         if takes_of(attempt.record.meta) == RESULTS:
-            over[attempt] = _gathered(attempt)
+            unstarted[attempt] = _collect(attempt)
             continue
         try:
             attempt.record = _with_result(attempt.record, attempt.definition, attempt.parents)
         except InvalidCall as error:
-            over[attempt] = error
-    return over
+            unstarted[attempt] = error
+    return unstarted
 
 
 async def _ends_of(store: Storage, ids: Iterable[str]) -> dict[str, Record]:
@@ -60,8 +64,8 @@ async def _ends_of(store: Storage, ids: Iterable[str]) -> dict[str, Record]:
     return ends
 
 
-def _gathered(attempt: Attempt) -> Outcome:
-    """The end of a job that gathers the results of its parents."""
+def _collect(attempt: Attempt) -> Outcome:
+    """The end of a job that collects the results of its parents."""
     text = f"[{','.join(text or 'null' for _, text in attempt.parents)}]"
     definition, size = attempt.definition, len(text.encode())
     if definition is not None and size > definition.max_bytes:
@@ -84,67 +88,69 @@ def _with_result(record: Record, definition: TaskDefinition | None, parents: Seq
     return msgspec.structs.replace(record, payload=with_argument(record.payload, definition.first_parameter, value))
 
 
-Fit = Callable[[list[Attempt]], None]
-Unfit = Callable[[Attempt, InvalidCall | Outcome | None], None]
-
-
 class Followers:
-    """Reads the results of parents, and releases the followers of a job step by step when there are very many.
+    """Reads the results of parents before their followers run. Also releases the followers of a job in steps when there are
+    very many of them."""
 
-    `fit` gets attempts that may begin; `unfit` those whose handler is not called, with their end, or None where the store
-    failed.
-    """
-
-    def __init__(self, store: Storage, patience: AnswerTimeout, fit: Fit, unfit: Unfit) -> None:
+    def __init__(self, store: Storage, slots: Slots, completions: CompletionQueue) -> None:
         self._store = store
-        self._patience = patience
-        self._fit = fit
-        self._unfit = unfit
-        self._bringing: dict[asyncio.Task[None], Sequence[Attempt]] = {}
-        self._settling: asyncio.Task[None] | None = None
+        self._slots = slots
+        self._completions = completions
+        self._timeout = AnswerTimeout(store.answer_timeout)
+        self._reading: dict[asyncio.Task[None], Sequence[Attempt]] = {}
+        self._releasing: asyncio.Task[None] | None = None
 
     @property
     def waiting(self) -> int:
-        """Attempts whose parents are being read."""
-        return sum(map(len, self._bringing.values()))
+        """How many attempts wait for the results of their parents."""
+        return sum(map(len, self._reading.values()))
 
-    def at_hand(self) -> Iterator[Attempt]:
-        for attempts in self._bringing.values():
+    def attempts(self) -> Iterator[Attempt]:
+        for attempts in self._reading.values():
             yield from attempts
 
-    def bring(self, attempts: Sequence[Attempt]) -> None:
-        """Read what these jobs get of their parents, then let them begin."""
-        bringing = asyncio.get_running_loop().create_task(self._brought(attempts), name="perdure parents")
-        self._bringing[bringing] = attempts
-        bringing.add_done_callback(self._bringing.pop)
+    def prepare(self, attempts: Sequence[Attempt]) -> None:
+        """Read what these followers get from their parents, then feed them to the slots."""
+        reading = asyncio.get_running_loop().create_task(self._prepare(attempts), name="perdure parents")
+        self._reading[reading] = attempts
+        reading.add_done_callback(self._reading.pop)
 
-    def settle(self) -> None:
-        """A job with very many followers has ended."""
-        if self._settling is None or self._settling.done():
-            self._settling = asyncio.get_running_loop().create_task(self._settle(), name="perdure settling")
+    def release(self) -> None:
+        """A job with very many followers has ended: release the rest of them."""
+        if self._releasing is None or self._releasing.done():
+            self._releasing = asyncio.get_running_loop().create_task(self._release(), name="perdure release")
 
-    def under_way(self) -> list[asyncio.Task[None]]:
-        return [*self._bringing, *([self._settling] if self._settling is not None else [])]
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """Cancel what is under way. Returns the tasks to wait for."""
+        tasks = [*self._reading, *([self._releasing] if self._releasing is not None else [])]
+        for task in tasks:
+            task.cancel()
+        return tasks
 
-    async def _brought(self, attempts: Sequence[Attempt]) -> None:
-        """Nobody else knows these attempts meanwhile, so they are handed back whatever breaks, also when the pump stops and
-        cancels this."""
+    async def _prepare(self, attempts: Sequence[Attempt]) -> None:
+        """No other part of the worker knows these attempts meanwhile. So they are handed back whatever breaks, also when the
+        claim loop stops and cancels this task."""
         try:
-            over = await self._patience.answer(bring_parents(self._store, attempts))
-            for attempt, why in over.items():
-                self._unfit(attempt, why)
+            ends = await self._timeout.answer(read_parents(self._store, attempts))
+            for attempt, end in ends.items():
+                if not attempt.ended:
+                    self._slots.end_unstarted(attempt, end)
         except BaseException as error:
             for attempt in attempts:
-                self._unfit(attempt, None)
+                if not attempt.ended:
+                    attempt.ended = True
+                    self._completions.report(attempt, hand_back(attempt))
             if not isinstance(error, Exception):
                 raise
             log.service_failed("reading the results of parents", error)
         else:
-            self._fit([attempt for attempt in attempts if not attempt.ended])
+            self._slots.feed([attempt for attempt in attempts if not attempt.ended])
+        finally:
+            self._completions.wake()
 
-    async def _settle(self) -> None:
+    async def _release(self) -> None:
         try:
-            while await self._patience.answer(self._store.resolve_edges(self._store.chunk)):
+            while await self._timeout.answer(self._store.resolve_edges(self._store.chunk)):
                 pass
         except Exception as error:  # upkeep goes on with it
             log.service_failed("settling edges", error)

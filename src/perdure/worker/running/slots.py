@@ -1,113 +1,123 @@
-"""Where handlers run: fixed slot loops for `async def`, threads for `def`.
+"""Runs handlers: `async def` in slots on the event loop, `def` in threads, batches in one call.
 
-A run of a job reads top down: begin → handler (`calling.py`) → over (`ends.py`). A slot is one task that drives one job
-after the other, each in context variables of its own; it yields to the loop every so many jobs, so that handlers which
-never wait do not starve the rest of the program.
+A run reads top down: `Starter.start`, then the handler (`invocation.py`), then `Completion.finish`. Every job has its own
+context variables.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from time import monotonic
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from ...core.clock import MicrosReader, boottime
+from ...core.clock import MicrosReader
 from ...core.job import Loss
 from ...errors import InvalidCall
-from ...handler.context import Context
 from ...handler.item import BatchContext, Item
 from ...observe import log
 from ...tasks.providers import Opened
-from ..health.store_trouble import FreeHandBacks
+from ..completion_queue import CompletionQueue
+from ..health.store_trouble import StoreRecovery
+from ..host import HostApp
 from ..leases.held_jobs import HeldJobs
-from ..leases.status_board import ELSEWHERE
-from .attempt import Attempt
+from .attempt import Attempt, hand_back
 from .batches import Batch, BatchCollector
 from .child_processes import Processes
-from .completion import Completion, Tell
+from .completion import Completion
 from .context_backend import StoreContextBackend
 from .coroutine_driver import ContextCoroutine
 from .deadlines import AGAIN, Deadlines
 from .invocation import Invoker, first_step, first_step_of
-from .item_outcome import Confirm, ItemOutcome
+from .slot_tasks import SlotTasks
+from .start import Starter
 from .threads import Threads
 
 if TYPE_CHECKING:
     from ...tasks.definition import TaskDefinition
 
-YIELD_EVERY = 64
-LEFT = 0.05  # seconds before another takes the place of a slot that was cancelled
-
 
 class Slots:
-    """Room for `concurrency` handlers at once."""
+    """Runs at most `concurrency` handlers at once."""
 
     def __init__(
         self,
         *,
-        app: Any,
+        app: HostApp,
         worker: str,
         concurrency: int,
+        batch_sizes: Mapping[TaskDefinition, int],
         held: HeldJobs,
-        speaker: StoreContextBackend,
+        completions: CompletionQueue,
+        recovery: StoreRecovery,
+        backend: StoreContextBackend,
         opened: Opened,
         now: MicrosReader,
-        tell: Tell,
-        dry: Callable[[], None],
-        confirm: Confirm,
-        store_failed: Callable[[], None],
-        free_hand_backs: FreeHandBacks,
-        batch_sizes: Mapping[TaskDefinition, int],
     ) -> None:
-        self._app = app
-        self._worker = worker
         self._held = held
-        self._board = held.board
-        self._speaker = speaker
-        self._now = now
-        self._dry = dry
+        self._completions = completions
+        self._recovery = recovery
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[Attempt | Batch] = deque()
-        self._idle: list[asyncio.Future[None]] = []
         self._on_loop = 0
         self._in_threads: set[Attempt] = set()  # handed to threads and not over
-        self._closed = False
-        self._ends = Completion(now, tell, self._dry_when_idle, speaker, held.board, store_failed, free_hand_backs)
-        self._over = self._ends.finish
-        self._deadlines = Deadlines(held, self._overdue)
-        self._calling = Invoker(opened, concurrency, self._gave_up_thread)
-        self._processes = Processes(app, speaker, now, self._begun_in_child)
-        self._threads: Threads[Attempt] = Threads(concurrency, self._run_in_thread, self._over_in_thread)
+        self._accepting = True
+        self._completion = Completion(
+            now,
+            completions,
+            backend,
+            board=held.board,
+            store_failed=self._note_store_trouble,
+            free_hand_backs=recovery.free_hand_backs,
+        )
+        self._finish = self._completion.finish
+        self._starter = Starter(
+            app=app,
+            worker=worker,
+            held=held,
+            completions=completions,
+            completion=self._completion,
+            backend=backend,
+            now=now,
+        )
+        self._deadlines = Deadlines(held, self._end_overdue)
+        self._invoker = Invoker(opened, concurrency, self._note_given_up_thread)
+        self._processes = Processes(app, backend, now, self._start_in_child)
+        self._threads: Threads[Attempt] = Threads(concurrency, self._run_in_thread, self._finish_in_thread)
         self._variables = contextvars.copy_context()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._guests: set[asyncio.Task[None]] = set()  # others that run jobs, each in the place of an idle slot
-        self.concurrency = concurrency
-        self.forming = BatchCollector(batch_sizes, self._form)
-        self._confirm = confirm
+        self._on_event_loop: SlotTasks[Attempt | Batch] = SlotTasks(
+            concurrency, self._run, self._fail_run, self._wake_claim_loop_when_idle
+        )
         self._has_batches = bool(batch_sizes)
-        self.recently_long = self._ends.recently_long
+        self.concurrency = concurrency
+        self.batches = BatchCollector(batch_sizes, self._add_batch)
+        self.recently_long = self._completion.recently_long
+        self.last_feed = (0.0, 0)  # when the slots last got jobs, by the monotonic clock, and how many
 
     @classmethod
-    def drivers(cls) -> frozenset[CodeType]:
-        """The code that drives handlers in the loop: on the stack of whatever they do."""
-        return frozenset(each.__code__ for each in (cls._start_attempt, cls._await_handler, cls._together))
+    def driver_code(cls) -> frozenset[CodeType]:
+        """The code that drives handlers on the event loop: it is on the stack of whatever they do."""
+        return frozenset(each.__code__ for each in (cls._run, cls._await_handler, cls._run_batch))
 
     def prepare(self, definitions: Iterable[TaskDefinition]) -> None:
         """Before the first job: handlers may need processes of their own."""
         self._processes.prepare(definitions)
 
-    # -- what the pump asks --------------------------------------------------------------------------
+    # -- what the claim loop asks --------------------------------------------------------------------
+    @property
+    def accepting(self) -> bool:
+        """Whether the worker still starts jobs. If not, nothing should be claimed either."""
+        return self._accepting
+
     @property
     def waiting(self) -> int:
-        """Attempts here that have not begun."""
-        return len(self._queue) + self._threads.waiting
+        """Attempts here that have not started."""
+        return self._on_event_loop.waiting + self._threads.waiting
 
     @property
     def running(self) -> int:
-        """Handlers at work now."""
+        """Handlers that run now."""
         return self._on_loop + max(0, len(self._in_threads) - self._threads.waiting)
 
     @property
@@ -117,21 +127,33 @@ class Slots:
 
     @property
     def busy(self) -> bool:
-        return bool(self._queue or self._on_loop or self._in_threads or self._ends.settling or self.forming.gathering)
+        return bool(
+            self._on_event_loop.waiting
+            or self._on_loop
+            or self._in_threads
+            or self._completion.finishing
+            or self.batches.collecting
+        )
 
-    def at_hand(self) -> Iterator[Attempt]:
-        """Every attempt that waits or runs here, or whose end is being made ready for the store."""
-        for run in self._queue:
+    def attempts(self) -> Iterator[Attempt]:
+        """Every attempt that waits or runs here, or whose end is being prepared for the store."""
+        for run in self._on_event_loop.pieces():
             yield from run.attempts if isinstance(run, Batch) else (run,)
-        yield from self.forming.at_hand()
+        yield from self.batches.attempts()
         yield from self._in_threads
         yield from self._held.where(_runs_on_loop)
-        yield from self._ends.settling.values()
+        yield from self._completion.finishing.values()
 
-    def feed(self, attempts: list[Attempt], *, served: bool = False) -> None:
-        """Take claimed attempts; they begin as there is room. `served`: whoever brings them calls `serve` next."""
+    def feed(self, attempts: list[Attempt]) -> None:
+        """Run claimed attempts as slots become free. A worker that is about to stop hands them back."""
+        if not self._accepting:
+            self._hand_back(attempts)
+            return
+        if not attempts:
+            return
+        self.last_feed = (monotonic(), len(attempts))
         if self._has_batches:
-            attempts = self.forming.sorted_out(attempts)
+            attempts = self.batches.add(attempts)
         in_threads = {each for each in {attempt.definition for attempt in attempts} if each and each.in_thread}
         if in_threads:
             threaded = [attempt for attempt in attempts if attempt.definition in in_threads]
@@ -139,120 +161,64 @@ class Slots:
             self._in_threads.update(threaded)
             self._threads.feed(threaded)
         if attempts:
-            self._queue.extend(attempts)
-            if not served:
-                self._wake(1)
+            self._on_event_loop.feed(attempts)
 
-    def take_back(self) -> list[Attempt]:
-        """Attempts that have not begun, to be handed back."""
+    def stop_accepting(self) -> None:
+        """Start no job from now on: hand back what waits, and whatever is fed later."""
+        self._accepting = False
+        self._hand_back_waiting()
+
+    def end_unstarted(self, attempt: Attempt, end: BaseException) -> None:
+        """Report the end of an attempt whose handler is not called."""
+        self._finish(attempt, None, end)
+
+    def _hand_back_waiting(self) -> None:
         threaded = self._threads.take_back()
         self._in_threads.difference_update(threaded)
-        queued = [run.attempts if isinstance(run, Batch) else [run] for run in self._queue]
-        taken = [*(attempt for attempts in queued for attempt in attempts), *threaded, *self.forming.take_back()]
-        self._queue.clear()
-        return [attempt for attempt in taken if not attempt.ended]
+        runs = self._on_event_loop.take_back()
+        queued = [run.attempts if isinstance(run, Batch) else [run] for run in runs]
+        waiting = [*(attempt for attempts in queued for attempt in attempts), *threaded, *self.batches.take_back()]
+        self._hand_back([attempt for attempt in waiting if not attempt.ended])
+
+    def _hand_back(self, attempts: Iterable[Attempt]) -> None:
+        """Return jobs that have not started to the store, free of charge."""
+        for attempt in attempts:
+            self._completions.report(attempt, hand_back(attempt))
+
+    def _note_store_trouble(self) -> None:
+        """The store failed a handler. What has not started would meet the same trouble, so it goes back."""
+        if self._recovery.begin():
+            self._hand_back_waiting()
 
     async def close(self) -> None:
-        """End the idle slots. Handlers still at work are cancelled."""
-        self._closed = True
+        """End the idle slots. Handlers that still run are cancelled."""
         self._deadlines.close()
-        self.forming.close()
+        self.batches.close()
         self._threads.close()
-        self._calling.close()
-        at_work = [*self._tasks, *self._guests]
-        for task in at_work:
-            task.cancel()
-        await self._processes.close()
-        await asyncio.gather(*at_work, return_exceptions=True)
-        await self._ends.close()
+        self._invoker.close()
+        await self._on_event_loop.close(self._processes.close())
+        await self._completion.close()
 
-    # -- the slots -----------------------------------------------------------------------------------
-    def _wake(self, count: int) -> None:
-        """Let more slots look at the queue. One goes through any number of handlers that never wait; a slot whose
-        handler does wait calls two others."""
-        for _ in range(0 if self._closed else min(count, len(self._queue))):
-            self._idle = [waiting for waiting in self._idle if not waiting.done()]
-            if self._idle:
-                self._idle.pop().set_result(None)
-            elif len(self._tasks) < self.concurrency:
-                self._tasks.append(self._loop.create_task(self._slot(), name="perdure slot"))
-
-    async def run_in_caller(self, guest: asyncio.Task[None]) -> None:
-        """Run what waits in the task that brought it, which takes the place of an idle slot for that while: to wake one up
-        takes another turn of the loop. Without an idle one the slots do it."""
-        self._idle = [waiting for waiting in self._idle if not waiting.done()]
-        if not self._queue or not self._idle or self._closed:
-            self._wake(1)
-            return
-        place = self._idle.pop()
-        self._guests.add(guest)
-        try:
-            while self._queue and not self._closed:
-                await self._one_after_the_other(guest)
-        finally:
-            self._guests.discard(guest)
-            self._idle.append(place)
-
-    async def _slot(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        try:
-            while not self._closed:
-                await self._one_after_the_other(task)
-                await self._idle_wait()
-        except asyncio.CancelledError:
-            pass
-        finally:
-            self._tasks.remove(task)
-
-    async def _one_after_the_other(self, task: asyncio.Task[None]) -> None:
-        """Run jobs until none waits.
-
-        A cancellation that comes this far was meant for no job: the slots are closed, or the loop comes to its end and waits
-        for this task; or a handler has cancelled itself. In a moment, should there still be one, others go on."""
-        done, queue, begun = 0, self._queue, self._start_attempt
-        while queue and not self._closed:
-            try:
-                run = queue.popleft()
-                try:
-                    waits = self._begun_together(run, task) if isinstance(run, Batch) else begun(run, task)
-                    if waits is not None:
-                        await waits
-                except Exception as broke:  # no handler's error comes this far; a fault of ours must not cost the slot
-                    self._broke(run, broke)
-                done += 1
-                if done % YIELD_EVERY == 0:
-                    await asyncio.sleep(0)
-            except asyncio.CancelledError:
-                self._loop.call_later(LEFT, self._wake, 1)
-                raise
-        if not self.busy:
-            self._dry()
-
-    def end_unbegun(self, attempt: Attempt, end: BaseException) -> None:
-        """Report an attempt whose handler is not called."""
-        self._over(attempt, None, end)
-
-    def _broke(self, run: Attempt | Batch, error: Exception) -> None:
+    # -- on the event loop ---------------------------------------------------------------------------
+    def _fail_run(self, run: Attempt | Batch, error: Exception) -> None:
         log.service_failed("a slot", error)
         for attempt in run.attempts if isinstance(run, Batch) else [run]:
             if not attempt.ended:
-                self._over(attempt, None, error)
+                self._finish(attempt, None, error)
         if isinstance(run, Batch):
-            self.forming.over(run)
+            self.batches.end(run)
 
-    async def _idle_wait(self) -> None:
-        waiting = self._loop.create_future()
-        self._idle.append(waiting)
-        try:
-            await waiting
-        finally:
-            if not waiting.done() or waiting.cancelled():
-                self._idle = [other for other in self._idle if other is not waiting]
+    def _wake_claim_loop_when_idle(self) -> None:
+        """With nothing left to run, ends are sent at once."""
+        if not self.busy:
+            self._completions.wake()
 
-    def _start_attempt(self, attempt: Attempt, task: asyncio.Task[None]) -> Coroutine[Any, Any, None] | None:
-        """Run the handler until it is over (None) or waits for something; then the rest of the way."""
-        context = self._begin(attempt)
+    def _run(self, run: Attempt | Batch, task: asyncio.Task[None]) -> Coroutine[Any, Any, None] | None:
+        """Run the handler until it ends (returns None) or waits for something (returns the coroutine that runs the rest)."""
+        if isinstance(run, Batch):
+            return self._start_batch(run, task)
+        attempt = run
+        context = self._starter.start(attempt)
         if context is None:
             return None
         self._on_loop += 1
@@ -268,7 +234,7 @@ class Slots:
             elif definition.run_in == "process":
                 coroutine, value = variables.run(first_step_of, self._processes.run(attempt, context))
             else:
-                coroutine, value = variables.run(self._calling.first_step, attempt, context)
+                coroutine, value = variables.run(self._invoker.first_step, attempt, context)
             if coroutine is not None:
                 return self._await_handler(attempt, task, ContextCoroutine(coroutine, variables, value))
         except KeyboardInterrupt:  # a Ctrl-C is the program's
@@ -278,15 +244,14 @@ class Slots:
             error = raised
         self._on_loop -= 1
         if attempt.lost is not None or task.cancelling():
-            return self._absorbed(attempt, task, value, error)
-        self._over(attempt, value, error)
+            return self._absorb_and_finish(attempt, task, value, error)
+        self._finish(attempt, value, error)
         return None
 
     async def _await_handler(self, attempt: Attempt, task: asyncio.Task[None], handler: ContextCoroutine) -> None:
         attempt.slot = task  # before it waits for something nobody could stop it
         self._deadlines.watch(attempt)
-        if self._queue:
-            self._wake(2)
+        self._on_event_loop.wake_others()
         value: object = None
         error: BaseException | None = None
         try:
@@ -299,18 +264,18 @@ class Slots:
             attempt.slot = None
             self._on_loop -= 1
         if attempt.lost is not None or task.cancelling():
-            await self._absorbed(attempt, task, value, error)
+            await self._absorb_and_finish(attempt, task, value, error)
         else:
-            self._over(attempt, value, error)
+            self._finish(attempt, value, error)
 
-    async def _absorbed(
+    async def _absorb_and_finish(
         self, attempt: Attempt, task: asyncio.Task[None], value: object, error: BaseException | None
     ) -> None:
         if attempt.lost is None:
-            self._over(attempt, value, error)
+            self._finish(attempt, value, error)
             raise asyncio.CancelledError  # it was not meant for the job
         await self._absorb_cancellation(task)
-        self._over(attempt, value, error)
+        self._finish(attempt, value, error)
 
     async def _absorb_cancellation(self, task: asyncio.Task[None]) -> None:
         """A cancellation that reached the slot after its job was over must not hit the next job."""
@@ -318,56 +283,41 @@ class Slots:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
             pass
-        while task.cancelling() and not self._closed:
+        while task.cancelling() and not self._on_event_loop.closed:
             task.uncancel()
 
     # -- the batches ---------------------------------------------------------------------------------
-    def _form(self, batch: Batch) -> None:
-        self._queue.append(batch)
-        self._wake(1)
+    def _add_batch(self, batch: Batch) -> None:
+        self._on_event_loop.feed([batch])
 
-    def _begun_together(self, batch: Batch, task: asyncio.Task[None]) -> Coroutine[Any, Any, None] | None:
-        """Begin what may begin of a batch; the call itself is the rest of the way."""
-        batch.attempts = [attempt for attempt in batch.attempts if self._may_begin(attempt)]
-        items = [item for attempt in batch.attempts if (item := self._begin_item(attempt, batch)) is not None]
+    def _start_batch(self, batch: Batch, task: asyncio.Task[None]) -> Coroutine[Any, Any, None] | None:
+        """Start the items of a batch that may start. Returns the coroutine that calls the handler."""
+        batch.attempts = [attempt for attempt in batch.attempts if self._starter.may_start(attempt)]
+        items = [item for attempt in batch.attempts if (item := self._start_item(attempt, batch)) is not None]
         batch.attempts = [attempt for attempt in batch.attempts if not attempt.ended]
         if not items:
-            self.forming.over(batch)
+            self.batches.end(batch)
             return None
-        return self._together(batch, batch.begin(items), task)
+        return self._run_batch(batch, batch.begin(items), task)
 
-    def _begin_item(self, attempt: Attempt, batch: Batch) -> Item[Any] | None:
-        """An item with its arguments. Those that do not fit are the failure of this item alone."""
-        attempt.started_at = attempt.record.started_at = self._now()
-        if self._board is not None:
-            self._board.begun(attempt)
+    def _start_item(self, attempt: Attempt, batch: Batch) -> Item[Any] | None:
         self._deadlines.watch(attempt)
-        assert attempt.definition is not None
-        try:
-            (args,), _ = attempt.definition.arguments(attempt.record.payload)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as unfit:  # types of the user's making may raise anything
-            self._over(attempt, None, unfit)
-            return None
-        reporter = ItemOutcome(attempt, self._over, self._confirm)
-        item = Item(self._app, attempt.record, self._worker, self._speaker, self._loop, reporter, args)
-        attempt.context = item
-        attempt.batch = batch
+        item = self._starter.start_item(attempt, _argument_of_item)
+        if item is not None:
+            attempt.batch = batch
         return item
 
-    async def _together(self, batch: Batch, context: BatchContext, task: asyncio.Task[None]) -> None:
-        if self._queue:
-            self._wake(2)
+    async def _run_batch(self, batch: Batch, context: BatchContext, task: asyncio.Task[None]) -> None:
+        self._on_event_loop.wake_others()
         value: object = None
         error: BaseException | None = None
         batch.slot = task
         self._on_loop += 1
-        self._stop_in_time(batch, batch.longest)
+        self._stop_batch_after(batch, batch.longest)
         variables = self._variables.copy()
         handler: ContextCoroutine | None = None
         try:
-            coroutine, value = variables.run(self._calling.first_step_of_batch, batch, context)
+            coroutine, value = variables.run(self._invoker.first_step_of_batch, batch, context)
             if coroutine is not None:
                 handler = ContextCoroutine(coroutine, variables, value)
                 value = await handler
@@ -383,86 +333,50 @@ class Slots:
         if batch.lost is not None:
             await self._absorb_cancellation(task)
         for each in batch.ends(value, error):
-            self._over(*each)
-        self.forming.over(batch)
+            self._finish(*each)
+        self.batches.end(batch)
         if task.cancelling():
             raise asyncio.CancelledError  # it was not meant for the batch
 
-    def _stop_in_time(self, batch: Batch, seconds: float | None) -> None:
+    def _stop_batch_after(self, batch: Batch, seconds: float | None) -> None:
         """Items that have their outcome have no timeout any more, but the call has: that of the longest."""
         if seconds is not None:
-            batch.timer = self._loop.call_later(seconds, self._stop_again, batch)
+            batch.timer = self._loop.call_later(seconds, self._stop_batch_again, batch)
 
-    def _stop_again(self, batch: Batch) -> None:
+    def _stop_batch_again(self, batch: Batch) -> None:
         batch.stop()
-        self._stop_in_time(batch, AGAIN)
+        self._stop_batch_after(batch, AGAIN)
 
     # -- the threads ---------------------------------------------------------------------------------
     def _run_in_thread(self, attempt: Attempt) -> object:
-        context = self._begin(attempt)
+        context = self._starter.start(attempt)
         if context is None:
             return None
         self._deadlines.watch(attempt)
-        return self._calling.in_thread(attempt, context)
+        return self._invoker.in_thread(attempt, context)
 
-    def _over_in_thread(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
+    def _finish_in_thread(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
         if attempt.given_up:
-            self._threads.gave_back_one()
+            self._threads.take_back_given_up()
             return
         self._in_threads.discard(attempt)
         if not attempt.ended:
-            self._over(attempt, value, error)
-        self._dry_when_idle()
+            self._finish(attempt, value, error)
+        self._wake_claim_loop_when_idle()
 
-    def _dry_when_idle(self) -> None:
-        if not self.busy:
-            self._dry()
-
-    # -- begin and over ------------------------------------------------------------------------------
-    def _may_begin(self, attempt: Attempt) -> bool:
-        """Not after its hold is gone, nor past the time for which we may trust the lease."""
-        if attempt.ended or attempt.lost is not None:
-            return False
-        attempt.started_boot = now = boottime()
-        if now < attempt.trusted_until or self._held.trusts(attempt, now):
-            return True
-        attempt.lost, attempt.ended = Loss.ERROR, True
-        self._loop.call_soon_threadsafe(self._held.mark_lost, attempt, Loss.ERROR)
-        return False
-
-    def _begin(self, attempt: Attempt) -> Context | None:
-        """The attempt begins now, if it may."""
-        if not self._may_begin(attempt):
-            return None
-        record = attempt.record
-        attempt.started_at = record.started_at = self._now()
-        if attempt.definition is not None and attempt.definition.run_in == "process":
-            attempt.untimed = True
-        elif self._board is not None:
-            self._board.begun(attempt)
-        context = attempt.context = Context(self._app, record, self._worker, self._speaker, self._loop)
-        if attempt.parents:
-            context._parents = attempt.parents
-        if attempt.lost is not None:  # told just before the context was there
-            context.lost._set(attempt.lost)
-        return context
-
-    def _begun_in_child(self, attempt: Attempt) -> None:
-        """A child process takes it up: its time begins now."""
-        attempt.started_at = attempt.record.started_at = self._now()
-        attempt.started_boot, attempt.untimed = boottime(), False
-        if self._board is not None:
-            self._board.begun(attempt, ELSEWHERE)
+    def _start_in_child(self, attempt: Attempt) -> None:
+        self._starter.start_in_child(attempt)
         self._deadlines.watch(attempt)
 
-    def _gave_up_thread(self) -> None:
-        if self._board is not None:
-            self._board.gave_up_thread()
+    def _note_given_up_thread(self) -> None:
+        if self._held.board is not None:
+            self._held.board.count_given_up_thread()
 
-    def _overdue(self, attempt: Attempt) -> None:
+    def _end_overdue(self, attempt: Attempt) -> None:
+        """The time of an attempt is over."""
         if attempt.batch is not None:
             if attempt.lose(Loss.TIMEOUT):
-                self._over(attempt, None, None)
+                self._finish(attempt, None, None)
             return
         if attempt.slot is not None:
             if not attempt.lose(Loss.TIMEOUT):
@@ -471,10 +385,16 @@ class Slots:
         if attempt.lose(Loss.TIMEOUT):
             attempt.given_up = True
             self._in_threads.discard(attempt)
-            self._threads.give_up_one()
-            self._gave_up_thread()
+            self._threads.replace_given_up()
+            self._note_given_up_thread()
             log.thread_given_up(attempt.record)
-            self._over(attempt, None, None)
+            self._finish(attempt, None, None)
+
+
+def _argument_of_item(attempt: Attempt) -> Any:
+    assert attempt.definition is not None
+    (argument,), _ = attempt.definition.arguments(attempt.record.payload)
+    return argument
 
 
 def _runs_on_loop(attempt: Attempt) -> bool:

@@ -1,8 +1,8 @@
 """Threads for `def` handlers.
 
-A shared queue, and one coalesced wake-up of the loop for all that ended meanwhile: a hand-off costs a fraction of
-what an executor's future costs. Threads are started as they are needed. A thread cannot be stopped from outside:
-when its job's time is over, the job ends as a failure, the thread is given up, and another may take its place.
+The threads share one queue, and wake the event loop once for everything that ended meanwhile. That costs a fraction of an
+executor's future. Threads are started as they are needed. A thread cannot be stopped from outside: when the time of its
+job is over, the job ends as a failure, the worker gives up the thread, and another may take its place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ W = TypeVar("W")
 
 
 class Threads(Generic[W]):
-    """Does pieces of work in threads; tells the loop of each end by `done(piece, value, error)`."""
+    """Runs pieces of work in threads. Calls `done(piece, value, error)` on the event loop when one has ended."""
 
     def __init__(
         self, limit: int, work: Callable[[W], Any], done: Callable[[W, Any, BaseException | None], None]
@@ -33,7 +33,7 @@ class Threads(Generic[W]):
         self._loop = asyncio.get_running_loop()
         self._todo: SimpleQueue[W | None] = SimpleQueue()
         self._ended: deque[tuple[W, Any, BaseException | None]] = deque()
-        self._woken = False
+        self._wake_sent = False
         self._alive = 0
         self._idle = 0
         self._lock = threading.Lock()
@@ -41,7 +41,7 @@ class Threads(Generic[W]):
 
     @property
     def waiting(self) -> int:
-        """What was handed over and has not begun."""
+        """Pieces that have not started."""
         return self._todo.qsize()
 
     def feed(self, pieces: list[W]) -> None:
@@ -58,7 +58,7 @@ class Threads(Generic[W]):
             threading.Thread(target=self._run, name="perdure handler", daemon=True).start()
 
     def take_back(self) -> list[W]:
-        """What no thread has begun; it is ours again."""
+        """Remove the pieces that have not started."""
         taken: list[W] = []
         while True:
             try:
@@ -68,14 +68,14 @@ class Threads(Generic[W]):
             if piece is not None:
                 taken.append(piece)
 
-    def give_up_one(self) -> None:
+    def replace_given_up(self) -> None:
         """A thread is stuck in a job whose time is over: another may be started in its place."""
         with self._lock:
             self._limit += 1
         self.grow()
 
-    def gave_back_one(self) -> None:
-        """A thread that had been given up came back after all."""
+    def take_back_given_up(self) -> None:
+        """A thread that had been given up has ended after all."""
         with self._lock:
             self._limit -= 1
 
@@ -104,21 +104,21 @@ class Threads(Generic[W]):
         except BaseException as raised:
             error = raised
         self._ended.append((piece, value, error))
-        if not self._woken:
-            self._woken = True
+        if not self._wake_sent:
+            self._wake_sent = True
             try:
-                self._loop.call_soon_threadsafe(self._tell)
-            except RuntimeError:  # the loop is closed: nobody is left to be told
+                self._loop.call_soon_threadsafe(self._report_ended)
+            except RuntimeError:  # the loop is closed
                 pass
 
-    def _tell(self) -> None:
-        self._woken = False
+    def _report_ended(self) -> None:
+        self._wake_sent = False
         while self._ended:
-            self._tell_one(*self._ended.popleft())
+            self._report_one(*self._ended.popleft())
         if self._todo.qsize():
             self.grow()
 
-    def _tell_one(self, piece: W, value: Any, error: BaseException | None) -> None:
+    def _report_one(self, piece: W, value: Any, error: BaseException | None) -> None:
         try:
             self._done(piece, value, error)
         except Exception as broke:  # the others have ended all the same

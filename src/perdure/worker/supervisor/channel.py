@@ -1,9 +1,9 @@
-"""The line between a supervisor and a runner: a socket on which both say short words, one JSON text a line.
+"""The channel between a supervisor and a runner: a socket on which both send short messages, one JSON text per line.
 
     supervisor → runner     options (first of all) · go · quiet · leave · stop · hurry
-    runner → supervisor     hello (it is ready to go; where its store is) · working · flushed · leaves · condition
+    runner → supervisor     hello (it is ready to go; where its store is) · working · flushed · transactions · condition
 
-The end of the line means that the other side is gone.
+The end of the stream means that the other process is gone.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ from typing import Any
 
 LONGEST = 1 << 20
 
-Word = dict[str, Any]
+ChannelMessage = dict[str, Any]
 
 
 class Channel:
-    """One end of the line."""
+    """One end of the channel."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._writer: asyncio.StreamWriter | None = None
         self._listening: asyncio.Task[None] | None = None
 
-    def first(self) -> Word:
-        """The first word, waited for before there is a loop. An empty one: the other side is gone."""
+    def read_first(self) -> ChannelMessage:
+        """Wait for the first message, before there is an event loop. It is empty if the other side is gone."""
         line = b""
         while not line.endswith(b"\n"):
             byte = self._end.recv(1)
             if not byte:
                 return {}
             line += byte
-        word: Word = json.loads(line)
-        return word
+        message: ChannelMessage = json.loads(line)
+        return message
 
-    def say_first(self, word: Word) -> None:
-        """Say a word before there is a loop."""
-        self._end.sendall(_line(word))
+    def send_first(self, message: ChannelMessage) -> None:
+        """Send a message before there is an event loop."""
+        self._end.sendall(_line(message))
 
-    async def listen(self, heard: Callable[[Word], None], ended: Callable[[], None]) -> None:
-        """Call `heard` with every word from now on, and `ended` when the other side is gone."""
+    async def listen(self, received: Callable[[ChannelMessage], None], ended: Callable[[], None]) -> None:
+        """Call `received` with every message from now on, and `ended` when the other side is gone."""
         reader, self._writer = await asyncio.open_connection(sock=self._end, limit=LONGEST)
-        self._listening = asyncio.create_task(self._listen(reader, heard, ended), name="perdure link")
+        self._listening = asyncio.create_task(self._listen(reader, received, ended), name="perdure link")
 
-    def say(self, word: Word) -> None:
-        """Say a word; to nobody if the other side is gone."""
+    def send(self, message: ChannelMessage) -> None:
+        """Send a message, unless the other side is gone."""
         if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(_line(word))
+            self._writer.write(_line(message))
 
     async def close(self) -> None:
         if self._listening is not None:
@@ -61,15 +61,15 @@ class Channel:
         self._end.close()
 
     async def _listen(
-        self, reader: asyncio.StreamReader, heard: Callable[[Word], None], ended: Callable[[], None]
+        self, reader: asyncio.StreamReader, received: Callable[[ChannelMessage], None], ended: Callable[[], None]
     ) -> None:
         try:
             while line := await reader.readline():
-                heard(json.loads(line))
+                received(json.loads(line))
         except OSError:
             pass
         ended()
 
 
-def _line(word: Word) -> bytes:
-    return json.dumps(word).encode() + b"\n"
+def _line(message: ChannelMessage) -> bytes:
+    return json.dumps(message).encode() + b"\n"

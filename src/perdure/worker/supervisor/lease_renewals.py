@@ -1,9 +1,9 @@
-"""The supervisor renews the leases of what its runners hold, every third of a lease, on a connection of its own: user code
-that holds the interpreter's lock or blocks the loop of a runner cannot starve a lease.
+"""Renews the leases of what the runners of a supervisor hold, every third of a lease, on a connection of its own.
 
-Not renewed is what a runner has not begun and, its loop being blocked, may not begin for long: others can have it. Nor what
-is in a runner that was stopped by a signal: if nobody continues it, its leases end. A refusal is the runner's to judge, who
-knows whether the job has just ended.
+So user code that holds the interpreter's lock or blocks the loop of a runner cannot make a lease end. It does not renew
+jobs that a runner with a blocked loop has not started: other workers can have them. Nor the jobs of a runner that was
+stopped by a signal: if nobody continues it, its leases end. If a renewal is refused, the runner decides what that means,
+because it knows whether the job has just ended.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Renewals:
     def __init__(self, open_store: OpenStore, members: Callable[[], Iterable[RunnerProcess]]) -> None:
         self._open_store = open_store
         self._members = members
-        self._patience: AnswerTimeout | None = None
+        self._timeout: AnswerTimeout | None = None
 
     async def run(self, stopping: asyncio.Event) -> None:
         pause = LONGEST_SLEEP
@@ -55,10 +55,10 @@ class Renewals:
             member.renewed_at = {hold: at for hold, at in member.renewed_at.items() if hold in held}
         return due, shortest / 10
 
-    def _patience_with(self, store: Storage) -> AnswerTimeout:
-        if self._patience is None:
-            self._patience = AnswerTimeout(store.answer_timeout)
-        return self._patience
+    def _timeout_of(self, store: Storage) -> AnswerTimeout:
+        if self._timeout is None:
+            self._timeout = AnswerTimeout(store.answer_timeout)
+        return self._timeout
 
     async def _renew(self, store: Storage, due: list[tuple[RunnerProcess, Seen]]) -> None:
         for start in range(0, len(due), store.chunk):
@@ -68,10 +68,10 @@ class Renewals:
             # an answer that takes longer comes too late to try once more before the lease is over
             longest = min(seen.lease for _, seen in some) / 3_000_000
             asking = store.renew([seen.hold for _, seen in some], started)
-            verdicts = await self._patience_with(store).answer(asking, longest)
+            verdicts = await self._timeout_of(store).answer(asking, longest)
             for (member, seen), verdict in zip(some, verdicts, strict=True):
                 if verdict.refusal is not None:
                     member.refused.add(seen.hold)
                     continue
                 member.renewed_at[seen.hold] = asked_at
-                member.board.renewed(seen, asked_at)
+                member.board.write_renewal(seen, asked_at)

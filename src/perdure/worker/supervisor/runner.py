@@ -1,8 +1,9 @@
 """The runner: a worker process that has a supervisor.
 
-It claims, runs and reports by itself. What it holds stands on its board, so that its supervisor can renew it whatever this
-interpreter is doing. It starts by importing the app and opening the store, however long that takes, says hello, and waits
-for its turn. When its supervisor is gone it claims nothing more, renews by itself, finishes what runs, and ends.
+It claims, runs and reports by itself. It writes what it holds to its status board, so that the supervisor can renew
+leases whatever this interpreter is doing. It first imports the app and opens the store, however long that takes, sends
+hello, and waits until the supervisor sends go. When its supervisor is gone it claims nothing more, renews by itself,
+finishes what runs, and ends.
 """
 
 from __future__ import annotations
@@ -17,19 +18,21 @@ from typing import Any
 
 from ...observe import log
 from ...storage.contract import Storage
+from ..control import WorkerControl
+from ..host import WorkerHost, host_of
 from ..leases.status_board import RunnerBoard
 from ..open_store import retry_until_opened_or
-from ..worker import Worker
-from .channel import Channel, Word
+from ..worker import control_of
+from .channel import Channel, ChannelMessage
 
 PULSE, PULSE_AT_REST = 0.25, 0.5
-TOLD_EVERY = 3  # pulses
-YOUNG = 5_000  # objects that the garbage collector lets come up before it looks at them
-FLUSH_WITHIN = 0.4  # seconds to tell the store what has ended, before the supervisor kills us
+CONDITION_EVERY = 3  # pulses
+YOUNG = 5_000  # new objects after which the garbage collector runs
+FLUSH_WITHIN = 0.4  # seconds to report what has ended, before the supervisor kills this process
 
 
 class Supervised:
-    """What a runner has of its supervisor: the line, the board, and the stderr that both share."""
+    """The runner's connection to its supervisor: the channel, the status board, and the stderr that both share."""
 
     def __init__(self, descriptors: str) -> None:
         end, board, stderr = (int(number) for number in descriptors.split(":"))
@@ -39,60 +42,60 @@ class Supervised:
         os.close(board)  # the memory stays
         os.set_inheritable(stderr, False)
         os.set_inheritable(end, False)
-        self.options = self._link.first()  # what this runner is to do
-        self._turn = asyncio.Event()
-        self._told = asyncio.Event()
+        self.options = self._link.read_first()  # of the worker in this runner
+        self._may_work = asyncio.Event()
+        self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._leaves = False  # it may take as long as its jobs do
-        self._worker: Worker | None = None
+        self._leaves = False  # it ends as soon as its jobs have, however long they take
+        self._worker: WorkerControl | None = None
         self._beats = 0
         self._store: Storage | None = None
-        self._told_of: frozenset[str] = frozenset()
+        self._reported_transactions: frozenset[str] = frozenset()
 
     async def run(self, app: Any, **options: Any) -> None:
-        """Work until told to stop, or to leave."""
+        """Work until the supervisor sends stop or leave."""
         _show_where_on_a_signal()
         self._beat()
-        await self._link.listen(self._heard, self._orphaned)
-        worker = app.worker(**options)
-        worker._board = self._board
-        alone = _why_alone(app)
+        await self._link.listen(self._receive, self._on_supervisor_gone)
+        host = host_of(app)
+        worker = control_of(app.worker(**options)).with_board(self._board)
+        alone = _why_alone(host)
         if alone is None:
-            self._store = await retry_until_opened_or(self._told, app._runtime.storage, worker.id)
+            self._store = await retry_until_opened_or(self._stopping, host.storage, worker.id)
             if self._store is None:
-                return  # our supervisor is gone, and nothing is open
+                return  # the supervisor is gone, and nothing is open
         try:
-            await self._work(worker, {"word": "hello", "url": app.url, "alone": alone})
+            await self._work(worker, {"type": "hello", "url": app.url, "alone": alone})
         finally:
             await app.close()
             await self._link.close()
 
-    async def _work(self, worker: Worker, hello: Word) -> None:
+    async def _work(self, worker: WorkerControl, hello: ChannelMessage) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):  # until here they end the process at once: it holds nothing
             loop.add_signal_handler(number, self._stop)
-        self._link.say(hello)
+        self._link.send(hello)
         await self._wait_for_turn()
-        if self._told.is_set():
+        if self._stopping.is_set():
             return
         self._worker = worker
-        await retry_until_opened_or(self._told, worker.start, worker.id)
-        if not self._told.is_set():
-            self._link.say({"word": "working"})
-            await self._told.wait()
-        await worker._stop(self._hurry, float("inf") if self._leaves else None)
+        await retry_until_opened_or(self._stopping, worker.start, worker.id)
+        if not self._stopping.is_set():
+            self._link.send({"type": "working"})
+            await self._stopping.wait()
+        await worker.stop(self._hurry, float("inf") if self._leaves else None)
 
     async def _wait_for_turn(self) -> None:
-        waiting = [asyncio.create_task(event.wait()) for event in (self._turn, self._told)]
+        waiting = [asyncio.create_task(event.wait()) for event in (self._may_work, self._stopping)]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:
             task.cancel()
 
-    # -- what the supervisor says --------------------------------------------------------------------
-    def _heard(self, word: Word) -> None:
-        match word["word"]:
+    # -- messages of the supervisor ------------------------------------------------------------------
+    def _receive(self, message: ChannelMessage) -> None:
+        match message["type"]:
             case "go":
-                self._turn.set()
+                self._may_work.set()
             case "leave":
                 self._leave()
             case "stop":
@@ -103,61 +106,64 @@ class Supervised:
                 asyncio.get_running_loop().create_task(self._flush(), name="perdure flush")
 
     def _leave(self) -> None:
-        if not self._told.is_set():
+        if not self._stopping.is_set():
             self._leaves = True
-            self._told.set()
+            self._stopping.set()
 
     def _stop(self) -> None:
-        if not self._told.is_set():
-            self._told.set()
+        if not self._stopping.is_set():
+            self._stopping.set()
         elif self._leaves:  # now it may take its grace, no longer
             self._leaves = False
-            grace = self._worker._grace if self._worker is not None else 0.0
+            grace = self._worker.grace if self._worker is not None else 0.0
             asyncio.get_running_loop().call_later(grace, self._hurry.set)
         else:
             self._hurry.set()
 
-    def _orphaned(self) -> None:
-        os.dup2(self._stderr, 2)  # whoever read what we say there is gone
-        if not self._told.is_set():
+    def _on_supervisor_gone(self) -> None:
+        os.dup2(self._stderr, 2)  # nobody reads the pipe any more
+        if not self._stopping.is_set():
             log.orphaned(os.getpid())
         self._leave()
 
     async def _flush(self) -> None:
-        """We are about to be killed: claim nothing more, and say what can be said."""
+        """This process is about to be killed: claim nothing more, and report what can be reported."""
         if self._worker is not None:
-            await self._worker._flush(FLUSH_WITHIN)
-        self._link.say({"word": "flushed"})
+            await self._worker.flush(FLUSH_WITHIN)
+        self._link.send({"type": "flushed"})
 
     def _beat(self) -> None:
         self._board.beat()
         self._beats += 1
-        self._tell_leaves()
-        if self._worker is not None and self._beats % TOLD_EVERY == 0:
-            self._link.say({"word": "condition", "told": self._worker._condition().told()})
-        # at rest too it beats twice as often as a supervisor's patience with a blocked loop lasts
-        at_rest = self._worker is None or not self._worker._holds
+        self._report_transactions()
+        if self._worker is not None and self._beats % CONDITION_EVERY == 0:
+            self._link.send({"type": "condition", "condition": self._worker.condition().summary()})
+        # also without jobs it beats at least twice within the time after which the loop counts as blocked
+        at_rest = self._worker is None or not self._worker.holds
         asyncio.get_running_loop().call_later(PULSE_AT_REST if at_rest else PULSE, self._beat)
 
-    def _tell_leaves(self) -> None:
-        """Our supervisor must know before we die what the server would keep open."""
-        if self._store is not None and (leaves := self._store.open_transactions()) != self._told_of:
-            self._told_of = leaves
-            self._link.say({"word": "leaves", "names": sorted(leaves)})
+    def _report_transactions(self) -> None:
+        """The supervisor must know which transactions the server would keep open, in case this process dies."""
+        if (
+            self._store is not None
+            and (open_transactions := self._store.open_transactions()) != self._reported_transactions
+        ):
+            self._reported_transactions = open_transactions
+            self._link.send({"type": "transactions", "names": sorted(open_transactions)})
 
 
-def _why_alone(app: Any) -> str | None:
+def _why_alone(host: WorkerHost) -> str | None:
     """Why other processes cannot share this app's store, if so."""
-    if app._runtime.loops.in_memory:
-        return f"the store {app.url} lives in one process"
-    if app.clock is not None:
+    if host.in_memory:
+        return f"the store {host.app.url} lives in one process"
+    if host.app.clock is not None:
         return "the app has a clock of its own, which lives in one process"
     return None
 
 
 def _show_where_on_a_signal() -> None:
-    """A crash, and SIGUSR1, write to stderr where each thread is: without the interpreter's lock, so even when a handler
-    holds it."""
+    """Let a crash, and SIGUSR1, write the stack of each thread to stderr. That needs no interpreter lock, so it works even
+    while a handler holds it."""
     if not faulthandler.is_enabled():
         faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)

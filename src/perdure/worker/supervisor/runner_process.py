@@ -1,4 +1,4 @@
-"""One runner as its supervisor sees it: the process, the line to it, its board, the end of its stderr."""
+"""One runner as its supervisor sees it: the process, the channel to it, its status board, the end of its stderr."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ...core.record import Hold
 from ...observe import log
 from ..health.crash_evidence import Tail
 from ..leases.status_board import STARTED, Seen, SupervisorBoard, new_board
-from .channel import Channel, Word
+from .channel import Channel, ChannelMessage
 
-CANCELLED_FOR = 5.0  # seconds that a handler may take to stop after its time was over and it was told so
+CANCELLED_FOR = 5.0  # seconds that a handler may take to stop after its time was over and it was cancelled
 SILENT_FOR = 5.0  # seconds without a sign of life after which its loop counts as blocked
-BLOCKED_FOR = 1.0  # seconds for one that could not be told, because it blocks its runner
+BLOCKED_FOR = 1.0  # seconds for a handler that could not be cancelled, because it blocks its runner
 
 
 class Phase(Enum):
@@ -40,16 +40,16 @@ class RunnerProcess:
         self.generation = generation
         self.phase = Phase.STARTING
         self.came_to_work = False
-        self.worn = False  # to be replaced when there is somebody to replace it
-        self.hello: Word | None = None
+        self.worn = False  # to be replaced when another one can take its place
+        self.hello: ChannelMessage | None = None
         self.flushed = asyncio.Event()
         self.stopped_since: float | None = None  # by a signal
         self.overdue: frozenset[Hold] = frozenset()  # it is killed because of these
         self.killed_because: str | None = None
         self.blameless = False
         self.renewed_at: dict[Hold, float] = {}  # when its leases were asked for
-        self.refused: set[Hold] = set()  # it decides itself what that means
-        self.leaves: list[str] = []  # what the server keeps open if it dies
+        self.refused: set[Hold] = set()  # renewals that the store refused; the runner itself decides what that means
+        self.open_transactions: list[str] = []  # names of transactions that the server keeps open if it dies
         self._late: dict[Hold, float] = {}
         self._condition: dict[str, Any] | None = None
         self._worked = False
@@ -58,7 +58,7 @@ class RunnerProcess:
         stderr = os.dup(2)
         self.board = SupervisorBoard(board)
         self.link = Channel(ours)
-        self.link.say_first({**options, "name": name})
+        self.link.send_first({**options, "name": name})
         given = (theirs.fileno(), board, stderr)
         self.tail = Tail(read)
         # Python turns a SIGINT during its own start into exit code 1, as a broken app has; the runner unblocks it
@@ -69,7 +69,7 @@ class RunnerProcess:
                 stdin=subprocess.DEVNULL,
                 stderr=write,
                 pass_fds=given,
-                process_group=0,  # a Ctrl-C is ours to pass on, and what it leaves behind can be killed with it
+                process_group=0,  # a Ctrl-C goes to the supervisor alone, and the whole group can be killed
             )
         except OSError:
             ours.close()
@@ -85,43 +85,43 @@ class RunnerProcess:
         return self.process.pid
 
     async def listen(self, changed: Callable[[], None]) -> None:
-        def heard(word: Word) -> None:
-            if word["word"] == "hello":
-                self.hello = word
+        def receive(message: ChannelMessage) -> None:
+            if message["type"] == "hello":
+                self.hello = message
                 if self.phase is Phase.STARTING:
                     self.phase = Phase.READY
                     log.runner_ready(self.name)
-            elif word["word"] == "working":
+            elif message["type"] == "working":
                 self._worked = True
-            elif word["word"] == "flushed":
+            elif message["type"] == "flushed":
                 self.flushed.set()
-            elif word["word"] == "leaves":
-                self.leaves = word["names"]
+            elif message["type"] == "transactions":
+                self.open_transactions = message["names"]
                 return
-            elif word["word"] == "condition":
-                self._condition = word["told"]
+            elif message["type"] == "condition":
+                self._condition = message["condition"]
                 return
             changed()
 
-        await self.link.listen(heard, changed)
+        await self.link.listen(receive, changed)
 
-    def say(self, word: str) -> None:
-        self.link.say({"word": word})
+    def send(self, message_type: str) -> None:
+        self.link.send({"type": message_type})
 
     def go(self) -> None:
         self.phase = Phase.WORKING
-        self.say("go")
+        self.send("go")
 
     def leave(self) -> None:
         self.phase = Phase.LEAVING
-        self.say("leave")
+        self.send("leave")
 
     def stop(self) -> None:
-        """Gracefully. One that still imports the app does not listen yet."""
+        """Ask it to stop gracefully. A runner that still imports the app does not read messages yet."""
         if self.phase is Phase.STARTING:
             self.signal(signal.SIGTERM)
         self.phase = Phase.LEAVING
-        self.say("stop")
+        self.send("stop")
 
     def signal(self, number: int) -> None:
         if self.process.returncode is None:  # once it is waited for, its number may be another's
@@ -129,17 +129,17 @@ class RunnerProcess:
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """It and all it has started."""
+        """Kill it and all processes that it started."""
         self.kill_group()
         self.signal(signal.SIGKILL)
 
     def kill_group(self) -> None:
-        """What it has started: it is the leader of a group of processes."""
+        """Kill the processes that it started: it is the leader of a process group."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def exit_code(self) -> int | None:
-        """Look whether it has ended, was stopped or goes on. Its exit code, once."""
+        """Check whether it has ended, was stopped or goes on. Returns its exit code once it has one."""
         options = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
         while True:
             try:
@@ -157,13 +157,13 @@ class RunnerProcess:
                 self.process.returncode = os.waitstatus_to_exitcode(status)
                 return self.process.returncode
 
-    # -- what its board shows ------------------------------------------------------------------------
+    # -- what its status board says ------------------------------------------------------------------
     def stuck(self, now: float) -> list[Seen]:
-        """Jobs whose time is over and that do not stop: since the loop could not tell them, or though it did."""
+        """Jobs whose time is over and that do not stop, because the loop could not cancel them or although it did."""
         late = [seen for seen in self.board.seen() if now >= seen.deadline]
         self._late = {seen.hold: self._late.get(seen.hold, now) for seen in late}
         pulse = self.board.pulse
-        # what runs in a child is not what blocks the loop, and the child ends itself if nobody kills it
+        # a job in a child process does not block the loop, and the child ends itself if nobody kills it
         blocked = {seen.hold for seen in late if pulse < seen.deadline and seen.status == STARTED}
         return [
             seen
@@ -172,15 +172,15 @@ class RunnerProcess:
         ]
 
     def forgive(self) -> None:
-        """We have not looked for a while, so we cannot tell how long they had."""
+        """The supervisor did not run for a while, so it does not know how long these jobs were late."""
         self._late.clear()
 
-    def lapsed(self, now: float) -> bool:
+    def has_lapsed_lease(self, now: float) -> bool:
         """Whether it holds a job whose lease is over."""
         return any(now >= self.asked_at(seen) + seen.lease / 1_000_000 for seen in self.board.seen())
 
     def asked_at(self, seen: Seen) -> float:
-        """When the lease of this was last asked for, as far as we know."""
+        """When this lease was last requested, as far as the supervisor knows."""
         return max(seen.asked_at, self.renewed_at.get(seen.hold, 0.0))
 
     @property
@@ -189,9 +189,9 @@ class RunnerProcess:
         return any(True for _ in self.board.seen())
 
     @property
-    def worked(self) -> bool:
-        """Whether it came to work: by its own word, or as its board shows."""
-        return self._worked or self.board.settled > 0 or self.busy
+    def has_worked(self) -> bool:
+        """Whether it started to work, by its own message or by its board."""
+        return self._worked or self.board.confirmed > 0 or self.busy
 
     def trouble(self) -> str | None:
         """Why it is not ready, if it is not."""
@@ -202,22 +202,24 @@ class RunnerProcess:
         return None if self._condition["ready"] else str(self._condition["why"])
 
     def beyond_repair(self) -> str | None:
-        """Why only a restart of it helps, if it says so."""
+        """Why only a restart of it helps, if its condition says so."""
         if self._condition is None or self._condition["live"]:
             return None
         return str(self._condition["why"])
 
-    def told(self) -> dict[str, object]:
-        """For people to read."""
+    def summary(self) -> dict[str, object]:
+        """What a probe shows of it."""
         return {"phase": self.phase.name.lower(), "pid": self.pid, "worker": self.name, **(self._condition or {})}
 
     def memory(self) -> int:
-        """Bytes of memory that it occupies; 0 when that cannot be told."""
+        """Bytes of memory that it occupies; 0 when that is unknown."""
         try:
             if os.path.exists("/proc/self/statm"):
                 with open(f"/proc/{self.pid}/statm") as file:
                     return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-            told = subprocess.run(["ps", "-o", "rss=", "-p", str(self.pid)], capture_output=True, timeout=5, check=True)
-            return int(told.stdout) * 1024
+            answer = subprocess.run(
+                ["ps", "-o", "rss=", "-p", str(self.pid)], capture_output=True, timeout=5, check=True
+            )
+            return int(answer.stdout) * 1024
         except (OSError, ValueError, IndexError, subprocess.SubprocessError):
             return 0

@@ -94,7 +94,7 @@ async def test_a_worker_with_a_dead_loop_does_not_live(shop):
     app, _ = shop
     worker = app.worker(poll=0.1)
     async with app, worker, Probe.of(worker, port=0) as probe:
-        keeper = next(service for service in worker._running._services if service.name == "keeper")
+        keeper = next(service for service in worker._control.session.services if service.name == "keeper")
         keeper._task.cancel()
         await asyncio.wait([keeper._task])
         status, told = await ask(probe, "/live")
@@ -153,8 +153,8 @@ async def test_the_file_is_touched_while_the_worker_lives(shop, tmp_path, monkey
         async with asyncio.timeout(10):
             while not lives(file):
                 await asyncio.sleep(0.02)
-        worker._running._services[0]._task.cancel()
-        await eventually(lambda: not worker._condition().live)
+        worker._control.session.services[0]._task.cancel()
+        await eventually(lambda: not worker._control.condition().live)
         old = time.time() - 60
         os.utime(file, (old, old))
         await stays(lambda: not lives(file), 0.3)  # a worker that does not live leaves it alone

@@ -13,8 +13,8 @@ from perdure.testing.conformance.tools import job
 
 @pytest.fixture
 def soon(monkeypatch):
-    monkeypatch.setattr("perdure.worker.health.unknown_tasks.FIRST_LOOK", 0.05)
-    monkeypatch.setattr("perdure.worker.health.unknown_tasks.LOOK_EVERY", 0.05)
+    monkeypatch.setattr("perdure.worker.health.unknown_tasks.FIRST_CHECK", 0.05)
+    monkeypatch.setattr("perdure.worker.health.unknown_tasks.CHECK_EVERY", 0.05)
 
 
 async def enqueue(app: Perdure, task: str, queue: str = "default") -> None:

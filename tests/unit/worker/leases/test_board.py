@@ -20,7 +20,7 @@ from perdure.worker.leases.status_board import (
     CLAIMED,
     ELSEWHERE,
     ENDED,
-    PLACES,
+    POSITIONS,
     STARTED,
     RunnerBoard,
     SupervisorBoard,
@@ -53,7 +53,7 @@ async def claimed(store, count: int, worker: str = "w", stamp: int = 7) -> list[
 
 def begin(board: RunnerBoard, attempt: Attempt, status: int = STARTED) -> None:
     attempt.started_at, attempt.started_boot = 5, 101.0
-    board.begun(attempt, status)
+    board.start(attempt, status)
 
 
 async def test_the_supervisor_sees_what_the_runner_holds(boards):
@@ -68,12 +68,12 @@ async def test_the_supervisor_sees_what_the_runner_holds(boards):
     assert seen[first.record.hold].deadline == float("inf")
     assert seen[second.record.hold].deadline == 101.0 + 300
     assert (seen[second.record.hold].lease, seen[second.record.hold].asked_at) == (60_000_000, 100.0)
-    board.over(second)
+    board.end(second)
     assert [each.status for each in view.seen()] == [CLAIMED, ENDED]
-    assert view.settled == 1
-    board.claims(11)
-    board.claims(12)
-    board.claimed(11)
+    assert view.confirmed == 1
+    board.begin_claim(11)
+    board.begin_claim(12)
+    board.end_claim(11)
     assert view.claims() == [12]
 
 
@@ -84,11 +84,11 @@ async def test_a_renewal_reaches_the_hold_it_is_for_and_no_other(boards):
     (seen,) = view.seen()
     board.clear(first)
     board.publish([second])  # the same place
-    view.renewed(seen, 500.0)  # the answer came late
+    view.write_renewal(seen, 500.0)  # the answer came late
     board.trust(second)
     assert second.asked_at == 100.0
     (seen,) = view.seen()
-    view.renewed(seen, 120.0)
+    view.write_renewal(seen, 120.0)
     board.trust(second)
     assert (second.asked_at, second.trusted_until) == (120.0, 120.0 + 54)
 
@@ -100,7 +100,7 @@ async def test_a_runner_renews_what_its_supervisor_does_not(boards):
     held.add([attempt])
     assert held.due_for_renewal(121.0) == []  # a third is gone: it is the supervisor's turn
     (seen,) = view.seen()
-    view.renewed(seen, 122.0)
+    view.write_renewal(seen, 122.0)
     assert held.due_for_renewal(131.0) == []
     assert attempt.asked_at == 122.0
     assert held.due_for_renewal(151.0) == []
@@ -110,10 +110,10 @@ async def test_a_runner_renews_what_its_supervisor_does_not(boards):
 async def test_more_than_the_board_has_room_for_is_renewed_by_the_runner_alone(boards):
     board, _ = boards
     (attempt,) = await claimed(MemoryStorage(), 1)
-    board._used = PLACES
+    board._used = POSITIONS
     held = HeldJobs(board)
     held.add([attempt])
-    assert attempt.place == -1
+    assert attempt.board_position == -1
     assert held.due_for_renewal(120.0) == [attempt]
     held.drop(attempt)
 
@@ -142,7 +142,7 @@ async def test_one_at_work_is_charged_and_nobody_else(boards):
     begin(board, attempts[0])
     begin(board, attempts[1], ELSEWHERE)
     begin(board, attempts[2])
-    board.over(attempts[2])
+    board.end(attempts[2])
     await gone(store, board, view)
     assert await states(store, attempts) == [(State.READY, 1, 0, True), FREE, FREE, FREE]
     await gone(store, board, view)  # said again, it does nothing
@@ -158,7 +158,7 @@ async def test_several_are_suspects(boards, thread_runs_on):
     for attempt in attempts[1 if thread_runs_on else 0 :]:
         begin(board, attempt)
     if thread_runs_on:
-        board.gave_up_thread()
+        board.count_given_up_thread()
     await gone(store, board, view)
     suspect = (State.READY, 0, 0, True)
     assert await states(store, attempts) == [FREE if thread_runs_on else suspect, suspect]
@@ -186,7 +186,7 @@ async def test_what_a_claim_under_way_takes_after_the_death_goes_back(boards, mo
 
     monkeypatch.setattr(store, "recover_claim", noted)
     board, view = boards
-    board.claims(7)
+    board.begin_claim(7)
     reporting = asyncio.create_task(gone(store, board, view))
     await eventually(lambda: asked)
     strays = await claimed(store, 2)  # under the stamp of the dead runner's claim

@@ -166,18 +166,18 @@ def test_contact_starts_again_after_a_gap_and_after_a_clock_jump(monkeypatch):
     contact = StoreContact()
     assert contact.unbroken == 0
     for _ in range(4):
-        contact.reached()
+        contact.note_answer()
         time[0] += 4
     assert contact.unbroken == 16 * SECOND
     time[0] += 10
     assert contact.unbroken == 0
-    contact.reached()
-    contact.saw_clock(5_000 * SECOND)
+    contact.note_answer()
+    contact.note_clock(5_000 * SECOND)
     time[0] += 3
-    contact.reached()
-    contact.saw_clock(5_003 * SECOND)
+    contact.note_answer()
+    contact.note_clock(5_003 * SECOND)
     assert contact.unbroken == 3 * SECOND
-    contact.saw_clock(9_000 * SECOND)
+    contact.note_clock(9_000 * SECOND)
     assert contact.unbroken == 0
 
 
@@ -186,19 +186,19 @@ def test_a_minute_of_contact_is_enough_for_any_lease(monkeypatch):
     time = [1000.0]
     monkeypatch.setattr(contact_module, "boottime", lambda: time[0])
     contact = StoreContact()
-    contact.reached()
+    contact.note_answer()
     hour = 3600 * SECOND
     while time[0] < 1059:
         time[0] += 1
-        contact.reached()
+        contact.note_answer()
         assert 3 * contact.proven < hour
         assert contact.missing_for(hour) == (1060 - time[0]) * SECOND
         assert contact.missing_for(30 * SECOND) == (1010 - time[0]) * SECOND
     time[0] += 1
-    contact.reached()
+    contact.note_answer()
     assert 3 * contact.proven >= 24 * hour
     assert contact.missing_for(hour) == 0
-    contact.lost()
+    contact.note_gap()
     assert contact.proven == 0
     assert answer_timeout_module.LONGEST + service_module.LONGEST_PAUSE < contact_module.ALL_HAVE_RENEWED / SECOND
 
@@ -215,11 +215,11 @@ async def test_a_long_lease_is_reaped_after_a_minute_of_contact(monkeypatch):
         return await answer
 
     keeping = Upkeep(store, contact, None, answered, lambda: False, lambda: False, "".__eq__)
-    contact.reached()
+    contact.note_answer()
     for _ in range(59):
         time[0] += 1
         clock.advance(1)
-        await keeping.look()
+        await keeping.check()
     assert [record.state for record in (await store.find(Filter(), 9, None))[0]] == [State.RUNNING]
     time[0] += 1
     clock.advance(1)
@@ -233,15 +233,15 @@ def test_a_clock_that_is_moved_by_hand_needs_no_patience(monkeypatch):
     monkeypatch.setattr(contact_module, "boottime", lambda: time[0])
     contact = StoreContact()
     for _ in range(2):
-        contact.reached()
-        contact.saw_clock(5_000 * SECOND)
-        contact.saw_clock(5_000 * SECOND)  # at the same moment, which proves nothing
+        contact.note_answer()
+        contact.note_clock(5_000 * SECOND)
+        contact.note_clock(5_000 * SECOND)  # at the same moment, which proves nothing
         time[0] += 0.5
     assert not contact.by_hand
     time[0] += 2
-    contact.saw_clock(5_000 * SECOND)
+    contact.note_clock(5_000 * SECOND)
     assert contact.by_hand
-    contact.saw_clock(9_000 * SECOND)
+    contact.note_clock(9_000 * SECOND)
     assert contact.unbroken > 86_400 * SECOND
 
 

@@ -45,7 +45,7 @@ async def test_followers_whose_parents_are_being_read_when_the_worker_begins_ane
             reading = Gate(store, "get", monkeypatch)
             handle = await app.enqueue(tasks.first.call(1).then(tasks.second))
             await asyncio.wait_for(reading.reached.wait(), 10)
-            worker._running._pumping.start_anew()
+            worker._control.session.claiming.restart()
             await asyncio.wait_for(reading.cancelled.wait(), 30)
             reading.opened.set()
             assert await handle.result(timeout=15) == 2
@@ -64,7 +64,7 @@ def waiting(app):
     async def started(worker, count: int) -> list[JobHandle]:
         handles = [await waits.enqueue(n) for n in range(count)]
         async with asyncio.timeout(10):
-            while worker._running._slots.running < count:
+            while worker._control.session.slots.running < count:
                 await asyncio.sleep(0.005)
         return handles
 
@@ -81,7 +81,7 @@ async def test_ends_that_are_reported_one_by_one_when_the_worker_begins_anew(app
             Fault(store, "exchange", monkeypatch, ValueError("one of them cannot be stored"))
             waiting.go_on.set()
             await asyncio.wait_for(reporting.reached.wait(), 10)
-            worker._running._pumping.start_anew()
+            worker._control.session.claiming.restart()
             await asyncio.wait_for(reporting.cancelled.wait(), 30)
             monkeypatch.undo()
             assert [await handle.result(timeout=15) for handle in handles] == [*range(5)]

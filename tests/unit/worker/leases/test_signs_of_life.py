@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from perdure import Perdure
-from perdure.worker import worker as workers
+from perdure.worker.health import heartbeat
 
 
 @pytest.mark.parametrize(("chosen", "told"), [(None, 1), (["early"], 0)])
 async def test_a_task_that_comes_late_is_named_once(caplog, monkeypatch, chosen, told):
-    monkeypatch.setattr(workers, "BEAT", 0.01)
+    monkeypatch.setattr(heartbeat, "BEAT", 0.01)
     app = Perdure("memory://")
 
     @app.task
@@ -38,7 +38,7 @@ async def test_a_task_that_comes_late_is_named_once(caplog, monkeypatch, chosen,
 
 
 async def test_how_many_handlers_run_is_told_soon(monkeypatch):
-    monkeypatch.setattr(workers, "LOOK", 0.01)
+    monkeypatch.setattr(heartbeat, "CHECK_EVERY", 0.01)
     app = Perdure("memory://")
     go_on = asyncio.Event()
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, field_validator
 from perdure import Dead, Item, JobDead, Perdure, State
 from perdure.worker.running import completion
 from perdure.worker.running.batches import Batch
-from perdure.worker.running.slots import Slots
+from perdure.worker.running.start import Starter
 
 
 class Wordless(Exception):
@@ -211,7 +211,7 @@ async def test_behind_the_last_line_the_lease_ends(way, monkeypatch, caplog):
     task = failing(app, way, ValueError)
     async with app, app.worker(concurrency=1):
         monkeypatch.setattr(completion, "change_for", broken)
-        monkeypatch.setattr(completion, "failed", broken)
+        monkeypatch.setattr(completion, "failure_of", broken)
         job = await task.enqueue(0)
         async with asyncio.timeout(10):
             while caplog.text.count(f"the end of job {job.id}") < 2:
@@ -240,7 +240,7 @@ async def test_a_beginning_that_breaks_costs_no_slot(app, way, monkeypatch):
     async with app, app.worker(concurrency=1):
         with monkeypatch.context() as patched:
             patched.setattr(Batch, "begin", broken)
-            patched.setattr(Slots, "_begin", broken)
+            patched.setattr(Starter, "start", broken)
             for _ in range(2):
                 await fails_with(await task.enqueue(1), "LookupError", "a fault of our own")
         assert await (await task.enqueue(1)).result(timeout=10) == 1

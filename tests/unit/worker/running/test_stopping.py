@@ -183,7 +183,7 @@ async def test_shutdown_hands_the_rest_back_free_of_charge(app):
 
 async def test_shutdown_hands_back_what_does_not_stop(app, monkeypatch):
     """The thread runs on until its process ends; its job must not wait for the lease, nor pay for a loss."""
-    monkeypatch.setattr("perdure.worker.worker.TOLD_TO_STOP", 0.1)
+    monkeypatch.setattr("perdure.worker.session.CANCEL_WITHIN", 0.1)
     started, released = threading.Event(), threading.Event()
 
     @app.task
