@@ -83,9 +83,9 @@ TWINS = (
     Twin("admin/queues", "Queues", "SyncQueues"),
     Twin("admin/schedules", "Schedules", "SyncSchedules"),
     Twin("admin/workers", "Workers", "SyncWorkers"),
-    Twin("handler/context", "Context", "SyncContext", loop="self._inner._loop"),
-    Twin("handler/item", "Item", "SyncItem", "[A]", loop="self._inner._loop", base="SyncContext"),
-    Twin("handler/context", "Transaction", "SyncTransaction", loop="self._inner._context._loop"),
+    Twin("handler/context", "Context", "SyncContext", loop="inner._loop"),
+    Twin("handler/item", "Item", "SyncItem", "[A]", loop="inner._loop", base="SyncContext"),
+    Twin("handler/context", "Transaction", "SyncTransaction", loop="inner._loop"),
 )
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -113,14 +113,17 @@ def formatted(text: str) -> str:
 
 def class_text(twin: Twin) -> str:
     bases = ", ".join(filter(None, (twin.base, twin.mixed, twin.parameters and f"Generic{twin.parameters}")))
+    slots = '("_inner", "_loop")' if twin.loop else '("_inner",)'
     parts = [
         f"class {twin.sync}{f'({bases})' if bases else ''}:",
         f'    """The verbs of `{twin.name}` in their blocking form."""\n',
         f"    __slots__ = ()\n\n    _inner: {twin.name}{twin.parameters}\n"
         if twin.base
-        else '    __slots__ = ("_inner",)\n',
+        else f"    __slots__ = {slots}\n",
         f"    def __init__(self, inner: {twin.name}{twin.parameters}) -> None:\n        self._inner = inner\n",
     ]
+    if twin.loop:
+        parts[-1] += f"        self._loop = {twin.loop}\n"
     parts += [method_text(twin, function) for function in functions(twin)]
     return "\n".join(parts)
 
@@ -173,7 +176,7 @@ def body(twin: Twin, function: Function) -> str:
         return f"return iterate(lambda: {called})"
     if is_manager(function):
         return f"return manage(lambda: {called})"
-    where = f"run_on({twin.loop}, " if twin.loop else "run("
+    where = "run_on(self._loop, " if twin.loop else "run("
     # a type checker does not take a union of both overloads for either
     union = function.returns is not None and ast.unparse(function.returns) != "Any"
     excuse = "  # type: ignore[return-value]" if function.name in overloaded(twin) and union else ""

@@ -338,22 +338,23 @@ class SyncWorkers:
 class SyncContext:
     """The verbs of `Context` in their blocking form."""
 
-    __slots__ = ("_inner",)
+    __slots__ = ("_inner", "_loop")
 
     def __init__(self, inner: Context) -> None:
         self._inner = inner
+        self._loop = inner._loop
 
     def progress(self, value: object, /) -> None:
         """Tell how far the job is; seen by `handle.watch()` and `app.jobs.get()`."""
-        return run_on(self._inner._loop, lambda: self._inner.progress(value))
+        return run_on(self._loop, lambda: self._inner.progress(value))
 
     def log(self, line: str, /) -> None:
         """Add a line to the job's log (the last 100 lines of at most 1 KiB are kept)."""
-        return run_on(self._inner._loop, lambda: self._inner.log(line))
+        return run_on(self._loop, lambda: self._inner.log(line))
 
     def transaction(self) -> Transaction:
         """Open the transaction that commits with this job's completion."""
-        return run_on(self._inner._loop, lambda: self._inner.transaction())
+        return run_on(self._loop, lambda: self._inner.transaction())
 
     @overload
     def step(self, name: str, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
@@ -361,15 +362,15 @@ class SyncContext:
     def step(self, name: str, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
     def step(self, name: str, fn: Callable[Q, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Any:
         """The result of a function that runs once per job: `await ctx.step("charge", charge, order)`."""
-        return run_on(self._inner._loop, lambda: self._inner.step(name, fn, *args, **kwargs))
+        return run_on(self._loop, lambda: self._inner.step(name, fn, *args, **kwargs))
 
     def sleep(self, duration: Duration, /) -> None:
         """Give the slot back and come again after this time, free of charge."""
-        return run_on(self._inner._loop, lambda: self._inner.sleep(duration))
+        return run_on(self._loop, lambda: self._inner.sleep(duration))
 
     def wait_for(self, name: str, /, *, timeout: Duration | None = None) -> Any:
         """Wait for a word from outside, given by `app.jobs.answer(id, name, value)`, without holding a slot."""
-        return run_on(self._inner._loop, lambda: self._inner.wait_for(name, timeout=timeout))
+        return run_on(self._loop, lambda: self._inner.wait_for(name, timeout=timeout))
 
 
 class SyncItem(SyncContext, Generic[A]):
@@ -381,42 +382,44 @@ class SyncItem(SyncContext, Generic[A]):
 
     def __init__(self, inner: Item[A]) -> None:
         self._inner = inner
+        self._loop = inner._loop
 
     def succeed(self, result: object = None, /) -> None:
         """This item is done; on record when this returns."""
-        return run_on(self._inner._loop, lambda: self._inner.succeed(result))
+        return run_on(self._loop, lambda: self._inner.succeed(result))
 
     def retry(self, delay: Duration | None = None, *, at: datetime | None = None, reason: str = "") -> None:
         """This item failed, and is tried again after a delay of its own, at an instant, or by the task's backoff."""
-        return run_on(self._inner._loop, lambda: self._inner.retry(delay, at=at, reason=reason))
+        return run_on(self._loop, lambda: self._inner.retry(delay, at=at, reason=reason))
 
     def snooze(self, delay: Duration, /) -> None:
         """This item comes back later, free of charge."""
-        return run_on(self._inner._loop, lambda: self._inner.snooze(delay))
+        return run_on(self._loop, lambda: self._inner.snooze(delay))
 
     def skip(self, reason: str = "", /) -> None:
         """There was nothing to do for this item."""
-        return run_on(self._inner._loop, lambda: self._inner.skip(reason))
+        return run_on(self._loop, lambda: self._inner.skip(reason))
 
     def dead(self, reason: str, /) -> None:
         """No further attempt can help this item: it becomes a dead letter."""
-        return run_on(self._inner._loop, lambda: self._inner.dead(reason))
+        return run_on(self._loop, lambda: self._inner.dead(reason))
 
     def transaction(self) -> Transaction:
         """Open the transaction that commits with this item's completion."""
-        return run_on(self._inner._loop, lambda: self._inner.transaction())
+        return run_on(self._loop, lambda: self._inner.transaction())
 
 
 class SyncTransaction:
     """The verbs of `Transaction` in their blocking form."""
 
-    __slots__ = ("_inner",)
+    __slots__ = ("_inner", "_loop")
 
     def __init__(self, inner: Transaction) -> None:
         self._inner = inner
+        self._loop = inner._loop
 
     def execute(
         self, statement: str, parameters: Sequence[object] | Mapping[str, object] = (), /
     ) -> list[tuple[Any, ...]]:
         """Run a statement in this transaction; gives its rows."""
-        return run_on(self._inner._context._loop, lambda: self._inner.execute(statement, parameters))
+        return run_on(self._loop, lambda: self._inner.execute(statement, parameters))

@@ -14,11 +14,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 from ..errors import InvalidCall
 from ..tasks.task import Call, Task
 
-if TYPE_CHECKING:
-    from typing import TypeVarTuple
-
-    Calls = TypeVarTuple("Calls")
-
 R = TypeVar("R")
 S = TypeVar("S")
 R_co = TypeVar("R_co", covariant=True)

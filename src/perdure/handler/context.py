@@ -94,9 +94,9 @@ class Transaction:
     It opens at `ctx.transaction()` and is over when the handler is: returned → committed, raised → undone.
     """
 
-    def __init__(self, context: Context, inner: StoreTransaction) -> None:
-        self._context = context
+    def __init__(self, inner: StoreTransaction, loop: asyncio.AbstractEventLoop | None) -> None:
         self._inner = inner
+        self._loop = loop
 
     @property
     def connection(self) -> Any:
@@ -263,7 +263,7 @@ class Context:
                 if self._over:  # nobody would end it
                     await begun.rollback()
                 self._refuse_when_over()
-                self._transaction = Transaction(self, begun)
+                self._transaction = Transaction(begun, self._loop)
         return self._transaction
 
     @overload

@@ -226,7 +226,7 @@ def _handler_transaction(connection: object) -> Transaction | None:
 
 
 async def _enqueue_in_handler_transaction(transaction: Transaction, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
-    loop = transaction._context._loop
+    loop = transaction._loop
     try:
         if loop is None or loop is asyncio.get_running_loop():
             return await transaction._inner.enqueue(jobs)

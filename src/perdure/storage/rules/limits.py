@@ -196,11 +196,6 @@ def _parse(text: str) -> tuple[StoredLimit, ...]:
         return (StoredLimit(text, most=0),)
 
 
-def are_readable(text: str) -> bool:
-    """Whether a job's limits can be read."""
-    return _parse(text) != (StoredLimit(text, most=0),)
-
-
 def starts_of(text: str | None) -> Starts:
     """Starts as they are stored, a JSON array. What cannot be read counts as none: a rate is too generous once."""
     try:
