@@ -75,7 +75,7 @@ def test_a_file_with_broken_pages(tmp_path, command):
 def test_a_file_without_its_tables(tmp_path, command):
     file = filled(tmp_path)
     with sqlite3.connect(file) as connection:
-        for table in ("perdure_jobs", "perdure_queues", "perdure_workers", "perdure_shelf", "perdure_log"):
+        for table in ("perdure_jobs", "perdure_queues", "perdure_workers", "perdure_kv", "perdure_log"):
             connection.execute(f"drop table {table}")
     connection.close()
     says_one_sentence(f"sqlite:///{file}", command)
