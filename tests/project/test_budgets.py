@@ -22,16 +22,16 @@ GOALS = {
     **{f"lines: {store}, SQL or Lua": 2_500 for store in ("sqlite", "postgres", "redis")},
 }
 CEILINGS = {
-    FILES: 12,
-    FOLDERS: 3,
-    PRIVATE: 220,
+    FILES: 9,
+    FOLDERS: 2,
+    PRIVATE: 141,
     FOREIGN: 6,
-    "lines: engine": 24_588,
-    "lines: sqlite": 6_161,
-    "lines: postgres": 6_453,
-    "lines: mongo": 7_615,
-    "lines: postgres, SQL or Lua": 2_867,
-    "lines: redis, SQL or Lua": 4_458,
+    "lines: engine": 25_150,
+    "lines: sqlite": 6_200,
+    "lines: postgres": 6_600,
+    "lines: mongo": 7_700,
+    "lines: postgres, SQL or Lua": 2_850,
+    "lines: redis, SQL or Lua": 4_500,
 }
 SLACK = 1.02  # how far a ceiling may lie above its figure
 
