@@ -56,13 +56,13 @@ class SyncPerdure(NotReleased):
     def enqueue(
         self, work: Call[Any] | Flow[Any] | Graph | Iterable[Call[Any]], /, *others: object, connection: object = None
     ) -> JobHandle[Any] | list[JobHandle[Any]]:
-        """Put calls on record: a single one gives a handle, a list or a graph theirs, a flow that of its last job."""
+        """Enqueue calls."""
         return run(lambda: self._inner.enqueue(work, *others, connection=connection))  # type: ignore[return-value]
 
     def publish(
         self, topic: str, event: object, /, *, routing_key: str | None = None, connection: object = None
     ) -> list[JobHandle[Any]]:
-        """Put a job on record for each subscription to the topic, all or none; their handles."""
+        """Enqueue a job for each subscription to the topic, all or none, and return their handles."""
         return run(lambda: self._inner.publish(topic, event, routing_key=routing_key, connection=connection))
 
     def signal(self, *queues: str) -> None:
@@ -110,7 +110,7 @@ class SyncTask(VerbsOfOthers, Generic[P, R]):
         self._inner = inner
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Put a job on record; it is durable when this returns."""
+        """Enqueue a job; it is durable when this returns."""
         return run(lambda: self._inner.enqueue(*args, **kwargs))
 
     def run(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -131,7 +131,7 @@ class SyncJobHandle(Generic[R_co]):
         return run(lambda: self._inner.result(timeout=timeout))
 
     def refresh(self) -> Job:
-        """The job as it stands now; NotFound when it is gone."""
+        """The job as it is now; NotFound when it is gone."""
         return run(lambda: self._inner.refresh())
 
     def cancel(self) -> bool:
@@ -278,7 +278,7 @@ class SyncSchedules:
         missed: Literal["skip", "once", "all"] = "skip",
         overlap: Literal["allow", "skip"] = "allow",
     ) -> None:
-        """Put a schedule on record, in place of one of this name."""
+        """Store a schedule, in place of one of this name."""
         return run(
             lambda: self._inner.put(
                 name,
@@ -314,7 +314,7 @@ class SyncSchedules:
         return run(lambda: self._inner.run_now(name))
 
     def list(self) -> tuple[ScheduleInfo, ...]:
-        """All schedules by name, those that the app's code declares included before a worker put them on record."""
+        """All schedules by name, including those that the app's code declares and no worker has stored yet."""
         return run(lambda: self._inner.list())
 
     def preview(self, name: str, n: int = 5, /) -> tuple[datetime, ...]:
@@ -369,7 +369,7 @@ class SyncContext:
         return run_on(self._loop, lambda: self._inner.sleep(duration))
 
     def wait_for(self, name: str, /, *, timeout: Duration | None = None) -> Any:
-        """Wait for a word from outside, given by `app.jobs.answer(id, name, value)`, without holding a slot."""
+        """Wait for an answer from outside, `app.jobs.answer(id, name, value)`, without holding a slot."""
         return run_on(self._loop, lambda: self._inner.wait_for(name, timeout=timeout))
 
 
@@ -385,7 +385,7 @@ class SyncItem(SyncContext, Generic[A]):
         self._loop = inner._loop
 
     def succeed(self, result: object = None, /) -> None:
-        """This item is done; on record when this returns."""
+        """This item is done; that is stored when this returns."""
         return run_on(self._loop, lambda: self._inner.succeed(result))
 
     def retry(self, delay: Duration | None = None, *, at: datetime | None = None, reason: str = "") -> None:
@@ -421,5 +421,5 @@ class SyncTransaction:
     def execute(
         self, statement: str, parameters: Sequence[object] | Mapping[str, object] = (), /
     ) -> list[tuple[Any, ...]]:
-        """Run a statement in this transaction; gives its rows."""
+        """Run a statement in this transaction and return its rows."""
         return run_on(self._loop, lambda: self._inner.execute(statement, parameters))

@@ -110,7 +110,8 @@ class Perdure(Registry):
     async def enqueue(
         self, work: Call[Any] | Flow[Any] | Graph | Iterable[Call[Any]], /, *others: object, connection: object = None
     ) -> JobHandle[Any] | list[JobHandle[Any]]:
-        """Put calls on record: a single one gives a handle, a list or a graph theirs, a flow that of its last job.
+        """Enqueue calls. Returns a handle for one call, a list of handles for a list or a graph, that of the last job for
+        a flow.
 
         They are stored in one round trip, all or none up to 500 jobs; above that in chunks, and repeating after an error is
         safe."""
@@ -128,7 +129,7 @@ class Perdure(Registry):
     async def publish(
         self, topic: str, event: object, /, *, routing_key: str | None = None, connection: object = None
     ) -> list[JobHandle[Any]]:
-        """Put a job on record for each subscription to the topic, all or none; their handles. None: nobody listens."""
+        """Enqueue a job for each subscription to the topic, all or none, and return their handles."""
         return await self._runtime.client.publish(topic, event, routing_key, connection)
 
     @verb

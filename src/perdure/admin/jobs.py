@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Jobs(AdminView, NotReleased):
-    """`app.jobs`: look at jobs and say something about them.
+    """`app.jobs`: find, read and change jobs.
 
     >>> from perdure import Perdure
     >>> Perdure("memory://").jobs.sync.count()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QueueInfo:
-    """A queue as it stands, and what was configured for it; `oldest` is for how many seconds its oldest ready job has been
+    """A queue now, and its settings; `oldest` is for how many seconds its oldest ready job has been
     due."""
 
     name: str
@@ -84,7 +84,7 @@ class Queues(AdminView):
         """Bound a queue. When `max_depth` jobs wait, "reject" raises QueueFull, "wait" waits for room, "drop" drops
         jobs of a priority below `drop_below` (without it: all) and waits with the others; without `max_depth` a queue is
         never full, and `on_full` has no effect. `fair`: its tenants take turns, each by its weight (1 where none is
-        given), whatever the length of their lines."""
+        given), however many jobs each has."""
         settings = _queue_settings(name, max_depth, on_full, drop_below, fair, weights)
         loop_runtime = await self._runtime.open()
         await loop_runtime.storage.configure(settings)

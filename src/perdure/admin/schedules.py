@@ -29,7 +29,7 @@ MOST_PREVIEWED = 1000
 
 @dataclass(frozen=True)
 class ScheduleInfo:
-    """A schedule as it stands. `next_at` is None while it is paused or an orphan, and when it is over. An orphan was
+    """A schedule now. `next_at` is None while it is paused or an orphan, and when it is over. An orphan was
     declared in code that is gone, and does not fire. `skipped` counts ticks that found an earlier one's job at work.
     `unreadable`: its row cannot be read, and it does not fire until it is put again."""
 
@@ -53,7 +53,7 @@ class ScheduleInfo:
 
 
 class Schedules(AdminView):
-    """`app.schedules`: put, change, pause and look at recurring rules.
+    """`app.schedules`: put, change, pause and list recurring rules.
 
     >>> from perdure import Perdure
     >>> app = Perdure("memory://")
@@ -86,7 +86,7 @@ class Schedules(AdminView):
         missed: Literal["skip", "once", "all"] = "skip",
         overlap: Literal["allow", "skip"] = "allow",
     ) -> None:
-        """Put a schedule on record, in place of one of this name. The same again changes nothing; otherwise it keeps its
+        """Store a schedule, in place of one of this name. The same again changes nothing; otherwise it keeps its
         pause and its count."""
         schedule_name(name)
         rule = rule_of(cron, timezone=timezone, start=start, end=end, max_runs=max_runs, missed=missed, overlap=overlap)
@@ -146,7 +146,7 @@ class Schedules(AdminView):
 
     @verb
     async def list(self) -> tuple[ScheduleInfo, ...]:
-        """All schedules by name, those that the app's code declares included before a worker put them on record."""
+        """All schedules by name, including those that the app's code declares and no worker has stored yet."""
         storage = await self._storage()
         now = await storage.now()
         declared = {name: _on_record(new, now) for name, new in self._runtime.declared_schedules().items()}
@@ -178,7 +178,7 @@ class Schedules(AdminView):
         self, name: str, change: Callable[[Schedule | None, int], Schedule | None], *, replaces: bool = False
     ) -> None:
         """Read, change and write until nobody came between; None changes nothing. `replaces`: also one that cannot be
-        read, of which `change` is told that there is none."""
+        read; `change` gets None for it."""
         storage = await self._storage()
         for _ in range(TRIES):
             row, old = await self._found(storage, name)
@@ -199,7 +199,7 @@ class Schedules(AdminView):
         return schedule
 
     async def _found(self, storage: Storage, name: str) -> tuple[KvEntry | None, Schedule | None]:
-        """The schedule on record, or the one that the app's code declares and no worker has put there yet. A row without a
+        """The stored schedule, or the one that the app's code declares and no worker has stored yet. A row without a
         schedule cannot be read."""
         rows = await storage.kv_read(KIND, [name])
         if rows:
@@ -209,7 +209,7 @@ class Schedules(AdminView):
 
 
 def _on_record(declared: Schedule, now: int) -> Schedule:
-    """A declared schedule as a worker would put it on record now."""
+    """A declared schedule as a worker would store it now."""
     return start_from(msgspec.structs.replace(declared, declared=hash_of(declared)), now)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .._sync import SyncWorkers
 
 
-_SEEN_WITHIN = 60 * SECOND  # a worker tells every ten seconds that it is there
+_SEEN_WITHIN = 60 * SECOND  # a worker sends a heartbeat every ten seconds
 
 
 @dataclass(frozen=True)

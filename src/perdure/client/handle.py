@@ -30,7 +30,7 @@ OPENED_WITHIN = 3.0  # seconds that the store gets to open, however short the ti
 
 
 class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
-    """A job that was enqueued: ask for its result, look at it, cancel it.
+    """A job that was enqueued: wait for its result, read it, watch it, cancel it.
 
     `duplicate`: its unique key was taken, this is the job that has it. `dropped`: its queue was full and dropped it.
     """
@@ -40,7 +40,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
     _definition: TaskDefinition | None = None
     duplicate: bool = False
     dropped: bool = False
-    _late: bool = False  # it waits in an outbox: that it is not on record yet means nothing
+    _late: bool = False  # it waits in an outbox: that it is not stored yet means nothing
 
     @property
     def id(self) -> JobId:
@@ -75,7 +75,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
 
     @verb
     async def refresh(self) -> Job:
-        """The job as it stands now; NotFound when it is gone."""
+        """The job as it is now; NotFound when it is gone."""
         (record,) = await (await self._runtime.storage()).get([self._id])
         if record is None or record.hidden:
             raise self._gone()
@@ -128,12 +128,12 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
                 loop_runtime = await self._runtime.open()
         except TimeoutError:
             raise self._not_yet(state, seconds) from None
-        # a job that has ended is told, however short the timeout
-        patience = _at_least(deadline, FIRST_LOOK)
+        # a job that has ended is returned, however short the timeout
+        until_first_read = _at_least(deadline, FIRST_LOOK)
         async with aclosing(loop_runtime.watcher.changes(self._id)) as changes:
             while True:
                 try:
-                    async with asyncio.timeout_at(patience):
+                    async with asyncio.timeout_at(until_first_read):
                         record = await anext(changes)
                 except TimeoutError:
                     raise self._not_yet(state, seconds) from None
@@ -141,7 +141,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
                     continue
                 if record is None or _was_deleted(record):
                     raise self._gone()
-                state, patience = record.state, deadline
+                state, until_first_read = record.state, deadline
                 yield record
                 if state in FINAL:
                     return

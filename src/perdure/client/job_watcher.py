@@ -13,11 +13,11 @@ from ..storage.contract import Storage
 
 FIRST_PAUSE = 0.005
 LONGEST_PAUSE = 0.5
-_SHARE = 4  # rests four times as long as it looked, so that a busy store is not watched to death
+_SHARE = 4  # it sleeps four times as long as a read took, so that it does not load a busy store
 
 
 class JobWatch:
-    """One who waits for one job."""
+    """One caller that waits for one job."""
 
     __slots__ = ("_future", "_mark", "due", "id", "pause")
 
@@ -25,7 +25,7 @@ class JobWatch:
         self.id = id
         self.due = now
         self.pause = FIRST_PAUSE
-        self._mark: object = self  # equal to nothing that a store gives
+        self._mark: object = self  # equal to nothing that a store returns
         self._future: asyncio.Future[Record | None] | None = None
 
     def waits(self) -> asyncio.Future[Record | None]:
@@ -51,7 +51,7 @@ class JobWatch:
 
 
 class JobWatcher:
-    """Looks at jobs for all who wait in this loop; works only while somebody waits."""
+    """Reads jobs for all callers that wait in this event loop. Its task runs only while somebody waits."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -80,13 +80,13 @@ class JobWatcher:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
-        for watch in self._watches:  # nobody looks for them any more
+        for watch in self._watches:  # no task reads for them any more
             watch.fail(StoreError(f"the app was closed while job {watch.id} was waited for"))
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         self._stir.set()
         if self._task is None or self._task.done():
-            self._task = loop.create_task(self._read_while_watched(), name="perdure lookout")
+            self._task = loop.create_task(self._read_while_watched(), name="perdure job watcher")
 
     async def _read_while_watched(self) -> None:
         loop = asyncio.get_running_loop()

@@ -42,12 +42,12 @@ class PerLoop(ABC, Generic[T]):
     async def get(self, *, migrate: bool = True) -> T:
         """That of the running loop, opened by the first who asks."""
         loop = asyncio.get_running_loop()
-        while (one := self._places.get(loop)) is None:  # it may have been closed again before we hear that it is open
+        while (one := self._places.get(loop)) is None:  # it may have been closed again since it was opened
             opening = self._opening.get(loop)
             if opening is None:
                 opening = loop.create_task(self._open(loop, migrate), name="perdure open")
                 self._opening[loop] = opening
-            # a caller who gives up must not take the others' store away
+            # a caller that is cancelled must not cancel the opening for the others
             await asyncio.shield(opening)
         return one
 

@@ -10,11 +10,11 @@ from ..core.record import Record
 from ..errors import IllegalMove
 from ..storage.contract import Refusal, Storage
 
-_TRIES = 50  # a row that moves under each of so many looks is moved by somebody on purpose
+_TRIES = 50  # reads of a row that changes each time
 
 
 async def transition(storage: Storage, ids: Sequence[str], said: Report) -> int:
-    """Say something about jobs; how many it took hold of. Illegal moves and unknown jobs are passed over."""
+    """Apply a report to jobs, and return how many it changed. Illegal moves and unknown jobs are passed over."""
     wanted = list(dict.fromkeys(ids))
     moved = 0
     for start in range(0, len(wanted), storage.chunk):

@@ -58,7 +58,7 @@ def tenant_root(tenant: str | None) -> str:
 
 
 class Loss(StrEnum):
-    """Why a handler was told to stop."""
+    """Why a handler should stop."""
 
     TAKEN_BY_ANOTHER_WORKER = "taken_by_another_worker"
     ALREADY_COMPLETED = "already_completed"

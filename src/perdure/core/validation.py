@@ -31,7 +31,7 @@ def check_name(value: object, what: str) -> str:
 
 
 def check_names(values: object, what: str) -> tuple[str, ...]:
-    """A list of at least one name; a task stands for its own."""
+    """A list of at least one name; a task may be given for its name."""
     if isinstance(values, str):
         raise InvalidCall(f"{what} is a list of names, not one text; write [{values!r}]")
     if not isinstance(values, Iterable):

@@ -12,11 +12,11 @@ from ..core.record import Record
 from ..storage.contract import KvEntry, KvWrite, Storage
 from .steps import ANSWER, name_of, waits_for
 
-AGAIN = 500_000  # microseconds until a job that was running is looked at again
+AGAIN = 500_000  # microseconds until a job that was running is checked again
 
 
 async def answer(storage: Storage, job: Record, name: str, text: str) -> bool:
-    """Put an answer on record, and wake its job if it sleeps. False when it was answered before."""
+    """Store an answer, and wake its job if it sleeps. False when it was answered before."""
     now = await storage.now()
     write = KvWrite(ANSWER, name_of(job.id, name), text, version=0, due_at=now, job=job.id)
     if not (await storage.kv_write([write]))[0]:
@@ -26,7 +26,7 @@ async def answer(storage: Storage, job: Record, name: str, text: str) -> bool:
 
 
 async def deliver_due(storage: Storage, limit: int) -> int:
-    """Tell jobs of answers that they have not heard; how many answers were looked at."""
+    """Wake jobs for answers that they have not read, and return how many answers were checked."""
     due = await storage.kv_read(ANSWER, due=True, limit=limit)
     await deliver(storage, due)
     return len(due)
@@ -39,14 +39,14 @@ async def deliver(storage: Storage, answers: list[KvEntry]) -> None:
     now = await storage.now()
     writes = []
     for row, record in zip(answers, records, strict=True):
-        heard = record is None or record.state in FINAL or await _will_read(storage, record, row.name)
-        due = None if heard else now + AGAIN
+        is_read = record is None or record.state in FINAL or await _will_read(storage, record, row.name)
+        due = None if is_read else now + AGAIN
         writes.append(KvWrite(row.kind, row.name, row.text, version=row.version, due_at=due, job=row.job))
     await storage.kv_write(writes)
 
 
 async def _will_read(storage: Storage, record: Record, name: str) -> bool:
-    """Whether the job is sure to look at this answer. One that waits for it is woken; others run when their time comes."""
+    """Whether the job is sure to read this answer. A job that waits for it is woken; others run when they are due."""
     if record.state is State.RUNNING:
         return False
     if record.state is not State.SCHEDULED or record.reason != waits_for(name.partition("/")[2]):

@@ -21,7 +21,7 @@ from .steps import UNDO, name_of
 
 
 def undo_write(job_id: str, undo: NewJob) -> KvWrite:
-    """Remember a call for the case that the job dies; the same call once."""
+    """The write that stores a call for the case that the job dies; the same call once."""
     mark = hashlib.sha256(f"{undo.task}\0{undo.payload}".encode()).hexdigest()[:32]
     return KvWrite(UNDO, name_of(job_id, mark), msgspec.json.encode(undo).decode(), job=job_id)
 
@@ -31,12 +31,12 @@ async def add_undos(storage: Storage, changes: Sequence[Change]) -> list[Change]
     return [await add_undo(storage, change) if change.state is State.DEAD else change for change in changes]
 
 
-async def add_undo(storage: Storage, change: Change, said: Sequence[NewJob] = ()) -> Change:
-    """The change with the calls that are kept, and those just said in case they could not be."""
+async def add_undo(storage: Storage, change: Change, registered: Sequence[NewJob] = ()) -> Change:
+    """The change with the calls that are stored, and those just registered in case they could not be stored."""
     kept = [
         undo for row in await storage.kv_read(UNDO, job=change.id) if (undo := read_or_log(row, NewJob)) is not None
     ]
-    undos = {(job.task, job.payload): job for job in [*said, *kept]}
+    undos = {(job.task, job.payload): job for job in [*registered, *kept]}
     last_first = sorted(undos.values(), key=lambda job: job.id, reverse=True)
     adds = tuple(msgspec.structs.replace(job, id=new_id()) for job in last_first)
     return msgspec.structs.replace(change, adds=(*change.adds, *adds)) if adds else change

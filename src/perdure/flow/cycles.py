@@ -18,7 +18,7 @@ from ..storage.contract import Storage
 
 
 def parents_outside(change: Change) -> set[str]:
-    """The jobs on record that those which go on with a chain wait for."""
+    """The stored jobs that the new jobs of a chain wait for."""
     new = {job.id for job in change.adds}
     return {parent for job in change.adds for parent in _parents(job)} - new
 

@@ -121,7 +121,7 @@ class Graph:
 
 
 class Continuing:
-    """What `Continue` gives: a handler that returns it completes its job and starts these."""
+    """The result of `Continue`: a handler that returns it completes its job and starts these."""
 
     __slots__ = ("flow",)
 

@@ -30,7 +30,7 @@ T = TypeVar("T")
 _WAITS = "it waits for the answer"
 STEP, ANSWER, UNDO = "step", "answer", "undo"
 MOST = 10_000  # steps of one job
-NEVER = 3_650 * 86_400 * 1_000_000  # microseconds: for an answer without a timeout we look again in ten years
+NEVER = 3_650 * 86_400 * 1_000_000  # microseconds: a wait without a timeout ends after ten years
 
 
 class Kept(Protocol):
@@ -94,7 +94,7 @@ class Steps:
         raise _later(wake, "it sleeps")
 
     async def wait_for(self, name: str, timeout: Duration | None) -> Any:
-        """The answer that somebody gives by `app.jobs.answer`."""
+        """The answer of `app.jobs.answer`."""
         check_name(name, "ctx.wait_for name")
         answers = {answer.name: answer for answer in await self._ask(self._kept.texts(self._job.id, ANSWER))}
         answer = answers.get(name_of(self._job.id, name))

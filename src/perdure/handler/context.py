@@ -53,7 +53,7 @@ class Lost:
             raise HoldLost(f"the handler was told to stop: {self.reason}", self.reason)
 
     async def wait(self) -> Loss:
-        """Wait until the handler should stop; gives the reason."""
+        """Wait until the handler should stop, and return the reason."""
         told: asyncio.Future[Loss] = asyncio.get_running_loop().create_future()
         with waits_lock:
             if self.reason is not None:
@@ -77,7 +77,7 @@ def _tell(told: asyncio.Future[Loss], reason: Loss) -> None:
 
 
 class ContextBackend(Protocol):
-    """Who carries a handler's words to the store: the worker, or nobody for a call without a store."""
+    """Connects a context to the store. `task.run(…)` has one without a store."""
 
     async def progress(self, context: Context, text: str) -> None: ...
     async def log(self, context: Context, line: str) -> None: ...
@@ -117,7 +117,7 @@ class Transaction:
     async def execute(
         self, statement: str, parameters: Sequence[object] | Mapping[str, object] = (), /
     ) -> list[tuple[Any, ...]]:
-        """Run a statement in this transaction; gives its rows."""
+        """Run a statement in this transaction and return its rows."""
         return await self._inner.execute(statement, parameters)
 
 
@@ -178,7 +178,7 @@ class Context:
 
     @property
     def sync(self) -> SyncContext:
-        """The same words in their blocking form, for `def` handlers."""
+        """The same verbs in their blocking form, for `def` handlers."""
         from .._sync import SyncContext
 
         return SyncContext(self)
@@ -287,7 +287,7 @@ class Context:
 
     @verb
     async def wait_for(self, name: str, /, *, timeout: Duration | None = None) -> Any:
-        """Wait for a word from outside, given by `app.jobs.answer(id, name, value)`, without holding a slot. ResultTimeout
+        """Wait for an answer from outside, `app.jobs.answer(id, name, value)`, without holding a slot. ResultTimeout
         when nobody answers in time."""
         self._refuse_in_transaction("ctx.wait_for")
         return await self._durable().wait_for(name, timeout)
@@ -334,7 +334,7 @@ def line_of(line: str) -> str:
 
 
 def _result_kind(fn: Callable[..., Any]) -> Any:
-    """What a function returns that the handler of the running attempt has given."""
+    """The annotated result of a function that the handler passed to `ctx.step`."""
     from ..sync import frame_of_caller
     from ..tasks.signature import result_kind
     from ..tasks.task import Task

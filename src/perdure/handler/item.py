@@ -30,7 +30,7 @@ class OutcomeReporter(Protocol):
 
 
 class Item(Context, Generic[A]):
-    """One job of a batch: a Context with its arguments, and a word for each way in which it may end.
+    """One job of a batch: a Context with its arguments, and a verb for each outcome.
 
     >>> from perdure import Perdure
     >>> app = Perdure("memory://")
@@ -61,7 +61,7 @@ class Item(Context, Generic[A]):
 
     @property
     def sync(self) -> SyncItem[A]:
-        """The same words in their blocking form, for `def` handlers."""
+        """The same verbs in their blocking form, for `def` handlers."""
         from .._sync import SyncItem
 
         return SyncItem(self)
@@ -72,7 +72,7 @@ class Item(Context, Generic[A]):
 
     @verb
     async def succeed(self, result: object = None, /) -> None:
-        """This item is done; on record when this returns."""
+        """This item is done; that is stored when this returns."""
         await self._report("succeeded", result, None)
 
     @verb

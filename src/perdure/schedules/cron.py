@@ -202,7 +202,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def check_cron(text: object, timezone: object) -> Cron:
-    """The expression of a caller, who may have given anything."""
+    """The expression of a caller, which may be anything."""
     if not isinstance(text, str):
         raise InvalidCall(f"cron is a text such as '0 3 * * *', not {type(text).__name__}")
     if not isinstance(timezone, str):

@@ -57,7 +57,7 @@ class ScheduleDeclaration:
         return self.name or self.task._declared.name
 
     def same_again(self, other: ScheduleDeclaration) -> bool:
-        """Whether one takes the other's place: the same said twice, or code that was loaded anew."""
+        """Whether one replaces the other: the same declaration twice, or code that was reloaded."""
         one, two = self.task._declared, other.task._declared
         if one is two:
             return self.rule == other.rule and self.payload == other.payload

@@ -24,7 +24,7 @@ ALIVE = 60 * SECOND  # a worker that was seen within this time is there
 
 
 class Fired(NamedTuple):
-    """What one look did: the jobs that it made, and whether there is more to do at once."""
+    """What one round did: the jobs that it made, and whether there is more to do at once."""
 
     jobs: int
     again: bool
@@ -149,5 +149,5 @@ async def _store_what_fits(store: Storage, moves: Sequence[_Move], full: QueueAt
 
 
 async def _postpone(store: Storage, rows: Sequence[KvEntry], until: int) -> None:
-    """Look at these again later; what they say stays."""
+    """Make these schedules due again later, and change nothing else."""
     await store.kv_write([KvWrite(KIND, row.name, row.text, row.version, until) for row in rows])

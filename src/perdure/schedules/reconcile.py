@@ -33,7 +33,7 @@ async def all_rows(store: Storage) -> AsyncIterator[KvEntry]:
 async def reconcile(
     store: Storage, declared: Mapping[str, Schedule], known: Collection[str], since: int | None = None
 ) -> None:
-    """Bring what is on record in line with the code. Schedules that are new begin at `since`, or now."""
+    """Bring the stored schedules in line with the code. New schedules begin at `since`, or now."""
     for _ in range(TRIES):
         stored = {row.name: row async for row in all_rows(store)}
         now = await store.now()
@@ -57,7 +57,7 @@ async def reconcile(
 def write_to_declare(
     name: str, new: Schedule, row: KvEntry | None, now: int, since: int | None = None
 ) -> KvWrite | None:
-    """What is to be written so that a declared schedule is on record; None if it is."""
+    """The write that stores a declared schedule; None if it is stored already."""
     new = msgspec.structs.replace(new, declared=hash_of(new))
     if row is None:
         return write(name, start_from(new, now if since is None else since), 0)

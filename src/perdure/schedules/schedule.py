@@ -34,7 +34,7 @@ Orphaned = Literal["removed", "away"]
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A recurring rule. What was declared stands first, then how far it is."""
+    """A recurring rule: first its declaration, then its progress."""
 
     cron: str
     timezone: str = "UTC"
@@ -68,7 +68,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Turn(NamedTuple):
-    """What an instant makes of a schedule: the schedule afterwards, and the jobs that go on record with it."""
+    """What an instant makes of a schedule: the schedule afterwards, and the jobs that are stored with it."""
 
     schedule: Schedule
     jobs: tuple[NewJob, ...]
@@ -89,13 +89,13 @@ def text_of(schedule: Schedule) -> str:
 def write(
     name: str, schedule: Schedule, version: int, *, jobs: tuple[NewJob, ...] = (), due_at: int | None = None
 ) -> KvWrite:
-    """The guarded write of a schedule; `due_at`: when to look at it again, if not at its next tick."""
+    """The guarded write of a schedule; `due_at`: when it is due again, if not at its next tick."""
     due = schedule.due_at if due_at is None else due_at
     return KvWrite(KIND, name, text_of(schedule), version, due, jobs=jobs)
 
 
 def hash_of(schedule: Schedule) -> str:
-    """What is the same for two schedules that say the same, however far they are."""
+    """A hash of the rule, without the progress of the schedule."""
     bare = msgspec.structs.replace(schedule.job, id="")
     said = (
         schedule.cron, schedule.timezone, schedule.start, schedule.end, schedule.max_runs, schedule.missed,
@@ -121,7 +121,8 @@ def start_from(schedule: Schedule, now: int) -> Schedule:
 
 
 def replace_rule(old: Schedule, new: Schedule, now: int) -> Schedule:
-    """A new saying in place of an old one: it keeps its pause and its count, and its next tick if that is the same."""
+    """A new rule in place of an old one: the schedule keeps its pause and its count, and its next tick if that is the
+    same."""
     kept = msgspec.structs.replace(
         new, paused=old.paused, last=old.last, runs=old.runs, skipped=old.skipped, last_job=old.last_job
     )

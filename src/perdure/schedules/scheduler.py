@@ -29,7 +29,7 @@ Answer = Callable[[Awaitable[float]], Awaitable[float]]  # waits for an answer, 
 
 
 class Scheduler:
-    """Fires what is due, and keeps what is declared in code on record."""
+    """Fires what is due, and stores what code declares."""
 
     def __init__(
         self, store: Storage, declared: Mapping[str, Schedule], known: Collection[str], answer: Answer
@@ -46,7 +46,7 @@ class Scheduler:
         self._offset = 0
 
     async def begin(self) -> None:
-        """Bring the schedules on record in line with the code."""
+        """Bring the stored schedules in line with the code."""
         await reconcile(self._store, self._declared, self._known)
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -97,7 +97,7 @@ class Scheduler:
                 continue
             try:
                 following = next_after(schedule, now)
-            except PerdureError:  # told of when it was to be fired
+            except PerdureError:  # logged when it was to be fired
                 following = None
             if following is None:
                 del self._due[name]

@@ -49,7 +49,8 @@ class DatabaseIdentity(ABC):
 
     @abstractmethod
     def check(self, answer: Rows) -> Unsafe | None:
-        """Raise when this connection cannot carry jobs although it leads home; tell when it is careless with them."""
+        """Raise when this connection cannot be used although it leads to our database; return a setting that may lose
+        jobs."""
 
     @abstractmethod
     def explain(self, error: BaseException) -> PerdureError | None:

@@ -39,7 +39,7 @@ class Ledger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a schema stands."""
+    """The state of a schema."""
 
     version: int
     newest: int
@@ -71,7 +71,7 @@ def status(ledger: Ledger, migrations: list[Migration]) -> Status:
 
 
 def up(ledger: Ledger, migrations: list[Migration], *, dry_run: bool = False) -> list[Migration]:
-    """Run what is to be run, and give it. A dry run only gives it."""
+    """Run the migrations that are missing, and return them. A dry run only returns them."""
     pending = status(ledger, migrations).pending
     if dry_run:
         return list(pending)

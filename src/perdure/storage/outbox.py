@@ -42,7 +42,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Aside(msgspec.Struct, frozen=True, gc=False):
-    """A row that cannot be moved: why, and since when. It stays until somebody says what to do with it."""
+    """A row that cannot be moved: why, and since when. It stays until somebody decides what to do with it."""
 
     number: int
     id: str
@@ -51,7 +51,7 @@ class Aside(msgspec.Struct, frozen=True, gc=False):
 
 
 class OutboxState(msgspec.Struct, frozen=True, gc=False):
-    """How an outbox stands: rows that wait, microseconds that the oldest has waited, rows that were set aside."""
+    """The state of an outbox: rows that wait, microseconds that the oldest has waited, rows that were set aside."""
 
     waiting: int
     oldest: int | None
@@ -71,7 +71,7 @@ class Batch(ABC):
 class Outbox(ABC):
     """One outbox, as one event loop uses it."""
 
-    name: str  # the word for its database in messages
+    name: str  # the name of its database in messages
 
     @abstractmethod
     async def open(self) -> None:
@@ -96,7 +96,7 @@ class Outbox(ABC):
 
     @abstractmethod
     async def state(self) -> OutboxState:
-        """How it stands now."""
+        """Its state now."""
 
     @abstractmethod
     async def list_aside(self, limit: int) -> list[Aside]:
@@ -104,7 +104,7 @@ class Outbox(ABC):
 
     @abstractmethod
     async def bring_back(self) -> int:
-        """Let the rows that were set aside wait again; gives how many."""
+        """Let the rows that were set aside wait again, and return how many."""
 
     @abstractmethod
     async def signal(self, queues: Sequence[str] = ()) -> None:

@@ -27,7 +27,7 @@ _MALFORMED = re.compile(r"JSON is malformed: |(?=Input data was truncated)")
 _NO_OBJECT = re.compile(r"Expected `object`, got `([^`]*)`")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_encoded = codec.encoded  # found without a look into the other module, once for each of thousands of calls
+_encoded = codec.encoded  # saves a look-up in the other module for each of thousands of calls
 _KINDS: tuple[type[Any], ...] = (str, bool, int, float)
 
 
@@ -45,7 +45,7 @@ class PlainArguments:
         self._given = msgspec.defstruct("Given", list(names), rename=dict(names), gc=False)
 
     def text(self, args: tuple[Any, ...], limit: int) -> str | None:
-        """The payload of a call with all arguments by their places; None: they have to be looked at, one by one."""
+        """The payload of a call with all arguments by position; None: they must be checked one by one."""
         if len(args) == 1:  # as most calls have: a third of the time, without a list
             of_kind = type(args[0]) is self._kinds[0]
         else:
@@ -109,7 +109,7 @@ class Arguments:
     def payload(self, task: str, limit: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The payload of a call: a JSON object by parameter name with what the caller gave."""
         names = self._names
-        if len(args) == len(names) and not kwargs and self._by_place:  # the way of nearly every call
+        if len(args) == len(names) and not kwargs and self._by_place:  # nearly every call
             if self._plain is not None and (text := self._plain.text(args, limit)) is not None:
                 return text
             given = dict(zip(names, args, strict=True))
@@ -176,7 +176,7 @@ class Arguments:
         return inspect.Signature([each.replace(annotation=self._annotation(each)) for each in self._parameters])
 
     def _annotation(self, parameter: inspect.Parameter) -> Any:
-        """What a caller gives: resolved, so that no quotes are shown, and of a batch task one item's arguments."""
+        """The annotation for a message: resolved, so that no quotes are shown; of a batch task, that of one item."""
         if parameter.annotation is NOT_GIVEN:
             return NOT_GIVEN
         try:
@@ -189,7 +189,7 @@ class Arguments:
         """The arguments of a stored call, for `handler(*args, **kwargs)`."""
         try:
             values = _values(self._struct_decoder(payload))  # type: ignore[misc]
-        except Exception:  # there is none yet, or the payload does not fit: the careful way says what is wrong
+        except Exception:  # there is none yet, or the payload does not fit: the slow path finds out what is wrong
             values = _values(self._read_stored(task, payload))
         if self._in_order and (self._all_required or not any(value is _ABSENT for value in values)):
             return values, {}
@@ -235,7 +235,7 @@ class Arguments:
         return codec.sorted_text({name: value for name, value in self._defaults.items() if _has_text(value)}).decode()
 
     def needed_beside_first(self) -> list[str]:
-        """The names of what must be given besides the first argument."""
+        """The names of the required arguments besides the first."""
         return [each.name for each in self._parameters if each.name in self._required and each.name != self.first]
 
     def _read_stored(self, task: str, payload: str) -> Any:
@@ -259,7 +259,7 @@ class Arguments:
             raise InvalidCall(f"{task}: reading the payload raised StopIteration: {words_of(error)}") from None
 
     def _explain_error(self, task: str, message: str) -> str:
-        """What msgspec says about a payload, in terms of the task's parameters."""
+        """The message of msgspec about a payload, in terms of the task's parameters."""
         if missing := _MISSING.fullmatch(message):
             return f"argument {missing[1]!r} is missing; it takes {task}{self._signature()}"
         if unknown := _UNKNOWN.fullmatch(message):
@@ -342,7 +342,7 @@ def _has_text(value: Any) -> bool:
 
 
 def _explain(message: str) -> str:
-    """msgspec's words with the parameter's name in front."""
+    """The message of msgspec with the parameter's name in front."""
     where = _WHERE.search(message)
     if where is None or where[1] is None:
         return message

@@ -58,7 +58,9 @@ class TaskDefinition:
         self.takes_context: bool = declared.shape.takes_context
         self.is_async: bool = declared.shape.is_async
         wanted = options.get("run_in", "auto")
-        if declared.batch is not None and wanted == "process":  # said for all tasks; of this one it would be refused
+        if (
+            declared.batch is not None and wanted == "process"
+        ):  # a default for all tasks; as an option of this one it would be refused
             wanted = "auto"
         self.run_in: Literal["loop", "thread", "process"] = _run_in(name, wanted, self.is_async)
         self.handler = (
@@ -76,7 +78,7 @@ class TaskDefinition:
         self.surrounded = bool(middleware or self.per_job)
         # all that is around it, of a handler in the loop: it is wrapped in these for every attempt
         self.skins = prepare_middleware(middleware) if self.run_in == "loop" and not self.per_job else ()
-        # nothing around it, nothing to be given
+        # no middleware, and nothing provided
         self.plain = not (middleware or provided or declared.asks or declared.batch)
         self.plain_on_loop = self.plain and self.run_in == "loop"
         # a thread is all it needs
@@ -173,7 +175,7 @@ class TaskDefinition:
         return self.retries(TimeoutError("the attempt took longer than its timeout"))
 
     def retries(self, error: BaseException) -> bool:
-        """Whether this failure is worth another attempt (`retry_on`). A predicate that breaks says nothing against it."""
+        """Whether this failure is worth another attempt (`retry_on`). A predicate that raises counts as yes."""
         judge = self._retry_on
         if judge is None:
             return True
@@ -234,7 +236,7 @@ class TaskDeclaration:
         for number, parameter in enumerate(self.shape.parameters):
             try:
                 hint = self.shape.hint(parameter.name)
-            except InvalidCall:  # told where it is used
+            except InvalidCall:  # raised again where the hint is used
                 continue
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue

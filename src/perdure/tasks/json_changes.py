@@ -43,7 +43,7 @@ def _inside(kind: Any) -> Any:
 
 
 def _change_in_union(kinds: tuple[Any, ...], value: Any, where: str) -> str | None:
-    """Of the kinds that the value may be of, one that gives it back is enough."""
+    """One of the kinds that returns the value unchanged is enough."""
     change = None
     for kind in kinds:
         plain = typing.get_origin(kind) or kind
@@ -98,12 +98,12 @@ def _kinds_of_entries(whole: type[Any], inner: tuple[Any, ...], count: int) -> l
 def _hints(kind: type[Any]) -> dict[str, Any]:
     try:
         return {name: hint for name, hint in typing.get_type_hints(kind).items() if not isinstance(hint, TypeVar)}
-    except Exception:  # the reader of the payload says what is wrong with it
+    except Exception:  # whoever reads the payload raises the error
         return {}
 
 
 def _change_within(value: Any, where: str) -> str | None:
-    """The same for a value of which the annotation says nothing."""
+    """The same for a value whose annotation says nothing."""
     todo = [(value, where)]
     while todo:
         each, at = todo.pop()

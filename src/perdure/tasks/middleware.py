@@ -48,7 +48,7 @@ async def call_through(middleware: Sequence[Middleware], context: Context, inner
 
 
 def wrap_handler(middleware: Sequence[Middleware], context: Context, inner: Next) -> Next:
-    """What the outermost middleware stands for: the handler with all of them around it."""
+    """The handler with all middleware around it, as one function."""
     return wrap_prepared(prepare_middleware(middleware), context, inner)
 
 
@@ -61,12 +61,12 @@ def wrap_prepared(skins: Sequence[Middleware], context: Context, inner: Next) ->
 
 
 def prepare_middleware(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]:
-    """Middleware in the order in which a handler is wrapped, the innermost first. Each gives an awaitable."""
+    """Middleware in the order in which a handler is wrapped, the innermost first. Each returns an awaitable."""
     return tuple(each if _is_async(each) else partial(_call_checked, each) for each in reversed(middleware))
 
 
 def _is_async(middleware: Middleware) -> bool:
-    """It is an `async def`, as nearly all are: what it gives need not be looked at."""
+    """Whether it is an `async def`, as nearly all are: its result need not be checked then."""
     return middleware.__class__ is FunctionType and bool(middleware.__code__.co_flags & CO_COROUTINE)
 
 

@@ -30,7 +30,7 @@ class NotReleased:
 
 
 def not_yet(what: str) -> str:
-    """What somebody is told who asked for a thing that is still to come."""
+    """The message for somebody who uses a name that is not released yet."""
     return (
         f"{what} is not in this version of Perdure; metrics, alerts, explain, an admin API and a dashboard are to come"
     )

@@ -39,7 +39,7 @@ _NEVER_RUNS = "it would expire before it may begin, and never run: "
 
 @dataclass(frozen=True)
 class Unique:
-    """One job for a key at a time; a second enqueue gives the handle of the first and says `duplicate`.
+    """One job for a key at a time; a second enqueue returns the handle of the first, with `duplicate` set.
 
     Scope "waiting" holds the key until the job is first claimed, "active" until it ends, "any" for ever, "window" for
     `window` seconds. Without a key, using(key=…) is taken, else the arguments themselves.

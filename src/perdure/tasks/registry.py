@@ -201,7 +201,7 @@ class Registry(NotReleased):
         overlap: Literal["allow", "skip"] = "allow",
     ) -> Callable[[TK], TK] | None:
         """Enqueue a job whenever the cron expression ticks: on top of a task, `@app.schedule("0 3 * * *")`, or with
-        arguments, `app.schedule("0 3 * * *", task.call(1), name="nightly")`. Workers put it on record when they start."""
+        arguments, `app.schedule("0 3 * * *", task.call(1), name="nightly")`. Workers store it when they start."""
         from ..schedules.declaration import ScheduleDeclaration, check_call, rule_of, schedule_name
 
         own = None if name is None else schedule_name(self._prefix + schedule_name(name))

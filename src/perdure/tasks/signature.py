@@ -23,7 +23,7 @@ _FIRST = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEY
 
 
 class Handler:
-    """A handler, looked at once: kind, parameters, annotations."""
+    """What is read of a handler once: its kind, parameters and annotations."""
 
     def __init__(self, handler: Callable[..., Any], task: str, frame: FrameType | None) -> None:
         _check_kind(handler, task)
@@ -109,7 +109,7 @@ class BatchHandler(Handler):
     """A handler of batches, seen as one of single calls: `items: list[Item[A]]` is a parameter of kind A, and the result
     `list[R]` is R."""
 
-    items = ""  # the name of the parameter; not known while the handler is looked at first
+    items = ""  # the name of the parameter; not known while the base class reads the handler
 
     def __init__(self, handler: Callable[..., Any], task: str, frame: FrameType | None) -> None:
         super().__init__(handler, task, frame)
@@ -192,7 +192,7 @@ def _is_context(kind: object) -> bool:
 
 
 def _holds_items(hint: Any) -> bool:
-    """Whether a list may stand where this is annotated."""
+    """Whether a list is allowed by this annotation."""
     kind = typing.get_origin(hint) or hint
     return kind is Any or (isinstance(kind, type) and issubclass(list, kind))
 

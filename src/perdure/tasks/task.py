@@ -54,7 +54,7 @@ class Task(VerbsOfOthers, Generic[P, R]):
 
     @property
     def name(self) -> str:
-        """The name under which its jobs are on record."""
+        """The name under which its jobs are stored."""
         registry = self._declared.registry
         return self._bind().definition.name if registry._app() is not None else self._declared.name
 
@@ -67,7 +67,7 @@ class Task(VerbsOfOthers, Generic[P, R]):
 
     @verb
     async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Put a job on record; it is durable when this returns."""
+        """Enqueue a job; it is durable when this returns."""
         bound = self._bind()
         definition, client = bound.definition, bound.client
         job = bound.plan.job(definition.payload(args, kwargs), definition.arguments_hash)

@@ -129,7 +129,7 @@ def refuse_closed(closed: bool) -> None:
 
 
 def refuse_sqlite_autocommit(connection: Any, remedy: str) -> None:
-    """A connection of the standard library begins by itself at the first INSERT, unless it is told not to."""
+    """A connection of the standard library begins by itself at the first INSERT, unless that is switched off."""
     if connection is None or getattr(connection, "in_transaction", True):
         return
     if getattr(connection, "isolation_level", "") is None or getattr(connection, "autocommit", -1) is True:
@@ -137,7 +137,7 @@ def refuse_sqlite_autocommit(connection: Any, remedy: str) -> None:
 
 
 def refuse_psycopg_state(connection: Any, remedy: str) -> None:
-    """A connection of psycopg begins by itself at the first statement, unless it is told not to."""
+    """A connection of psycopg begins by itself at the first statement, unless that is switched off."""
     state = connection.info.transaction_status
     if state == IN_ERROR:
         raise StoreError(ABORTED)

@@ -69,7 +69,7 @@ async def enqueue_in_transaction(
 async def _enqueue_by_statements(
     loop_runtime: LoopRuntime, reach: ConnectionRunner, jobs: Sequence[NewJob]
 ) -> list[EnqueueResult]:
-    """Those that a full queue drops are told as such and not inserted."""
+    """Insert the jobs, except those that a full queue drops."""
     dropped = await _find_dropped(loop_runtime, reach, jobs)
     kept = [job for job in jobs if job.id not in dropped]
     standing = await _insert_jobs(loop_runtime.storage, reach, kept) if kept else {}
@@ -82,7 +82,7 @@ async def _enqueue_by_statements(
 
 
 async def _insert_jobs(storage: Storage, reach: ConnectionRunner, jobs: Sequence[NewJob]) -> dict[str, str]:
-    """Insert the jobs; with keys, who stands for each."""
+    """Insert the jobs. For jobs with unique keys, returns the id of the job that has the key."""
     keyed = any(job.unique_key is not None for job in jobs)
     return _owners_of(jobs, await _insert(storage, storage.caller_statements(jobs), reach, jobs, keyed=keyed))
 
@@ -132,7 +132,7 @@ async def _run_on_connection(
 
 
 def _run_inserts(insertion: CallerStatements, keyed: bool) -> StatementScript[Rows]:
-    """Run the statements. Only with keys another job may stand for one of these, and only then it is asked which.
+    """Run the statements. Only jobs with unique keys can be duplicates, and only then the owners are read.
 
     A key may be taken at the first statement and free at the last, since others commit meanwhile; then nobody stands for
     its job, and the same statements are run again. What they have stored already they leave as it is.
@@ -150,7 +150,7 @@ def _run_inserts(insertion: CallerStatements, keyed: bool) -> StatementScript[Ro
 
 # ---- is it the right one ---------------------------------------------------------------------------
 class _Elsewhere(StoreError):
-    """It leads to another database, or ours has been restarted since we looked at it."""
+    """It leads to another database, or ours has been restarted since it was identified."""
 
 
 def _check_database(home: DatabaseIdentity, line: CallerConnection | AsyncCallerConnection) -> StatementScript[None]:
@@ -185,7 +185,7 @@ def _warn_once(connection: object, warn: Callable[[], None]) -> None:
 
 
 def _note_warned(connection: object) -> bool:
-    """Whether it was told of before; from now on it was."""
+    """Whether it was warned about before. Notes that it is now."""
     try:
         known = _warned.get(id(connection)) is connection
         _warned[id(connection)] = connection
@@ -315,7 +315,7 @@ class CommitWakeup:
         self._after(0.0)
 
     def soon(self) -> None:
-        """For one who tells shortly before the commit: a little later, and once more."""
+        """For libraries that report shortly before the commit: wake a little later, and once more."""
         self._after(0.02)
         self._after(0.2)
 

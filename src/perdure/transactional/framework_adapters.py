@@ -79,7 +79,7 @@ class DjangoLine:
             raise StoreError(ABORTED)
 
     def after_commit(self, teller: Tells) -> None:
-        if self._connection.in_atomic_block:  # a transaction that is begun and ended by hand tells nobody
+        if self._connection.in_atomic_block:  # a transaction that is begun and ended by hand is not reported
             self._connection.on_commit(teller.now)
 
 
@@ -104,7 +104,7 @@ def _when_session_commits(event: Any, session: Any, teller: Tells) -> None:
 
 
 def _when_connection_commits(event: Any, connection: Any, teller: Tells) -> None:
-    """A connection tells before it commits, so the workers are told a little later, and again."""
+    """A connection reports before it commits, so the workers are woken a little later, and again."""
 
     def committed(connection: Any) -> None:
         for each in _notify(connection):
@@ -117,7 +117,7 @@ def _when_connection_commits(event: Any, connection: Any, teller: Tells) -> None
 
 
 def _notify(target: Any) -> list[Tells]:
-    """Who was to be told of this transaction's end; from now on nobody."""
+    """The wake-ups for the end of this transaction, which are removed."""
     waiting = _waiting[target]
     told = waiting[:]
     waiting.clear()

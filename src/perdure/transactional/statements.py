@@ -21,7 +21,7 @@ class Statement(NamedTuple):
 
     text: str
     parameter: str | None = None
-    answers: bool = False  # it gives rows that somebody wants
+    answers: bool = False  # its rows are wanted
 
     def written(self, placeholder: str) -> str:
         """The text as another driver writes its parameter."""
@@ -53,7 +53,7 @@ class _Joined(Protocol):
         """Raise when it is closed, aborted, or would commit each statement by itself."""
 
     def after_commit(self, teller: Tells) -> None:
-        """Tell when it commits, if anybody tells us."""
+        """Call the wake-up after the commit, where the library reports it."""
 
 
 class CallerConnection(_Joined, Protocol):
@@ -108,7 +108,7 @@ async def run_script_async(
 
 
 def _read(rows: Rows) -> Rows:
-    """Rows with texts in them; where the caller's session has no encoding, its driver gives bytes."""
+    """Rows with texts in them; where the caller's session has no encoding, its driver returns bytes."""
     return [tuple(value.decode() if isinstance(value, bytes) else value for value in row) for row in rows]
 
 

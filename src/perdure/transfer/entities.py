@@ -27,7 +27,7 @@ class Entity(ABC, Generic[T]):
     """One kind of what a store holds."""
 
     name: str  # of many of them, in messages
-    few: bool = True  # few enough to be told apart in memory; the target may then have others of its own
+    few: bool = True  # few enough to compare them in memory; the target may then have others of its own
 
     @abstractmethod
     def pages(self, store: Storage) -> AsyncIterator[list[T]]:
@@ -35,18 +35,18 @@ class Entity(ABC, Generic[T]):
 
     @abstractmethod
     async def bring(self, store: Storage, things: Sequence[T]) -> None:
-        """Put them on record there as they are; harmless when they are there already."""
+        """Store them as they are; harmless when they are there already."""
 
     async def missing(self, store: Storage, things: list[T]) -> list[T]:
         """Those of a page that are not there, or not so."""
         return things
 
     async def size(self, store: Storage) -> int:
-        """About how many there are, for those who wait; 0: not worth a look."""
+        """About how many there are, for a progress bar; 0: too few to matter."""
         return 0
 
     def counted_by(self, thing: T) -> tuple[str, ...]:
-        """What the counts are told apart by."""
+        """The group in which an entry is counted."""
         return ()
 
     @abstractmethod
@@ -152,7 +152,7 @@ class KvEntries(Entity[KvEntry]):
 
 JOBS = Jobs()
 QUEUES = Queues()
-REST: tuple[Entity[Any], ...] = (JOBS, Keys(), KvEntries())  # carried once the source stands still
+REST: tuple[Entity[Any], ...] = (JOBS, Keys(), KvEntries())  # copied once the source is at rest
 THINGS: tuple[Entity[Any], ...] = (QUEUES, *REST)
 
 

@@ -17,7 +17,7 @@ from ..storage.contract import Filter, Storage, WorkerRow
 from .checksum import Told
 from .entities import QUEUES
 
-ALIVE = 60 * SECOND  # a worker tells every ten seconds that it is there
+ALIVE = 60 * SECOND  # a worker sends a heartbeat every ten seconds
 SIGN = "promote-"  # how the "worker" is named by which a move finds out that two addresses lead to one store
 LOOK_AGAIN = 0.2  # seconds
 RUNNING = Filter(states=(State.RUNNING,))
@@ -50,9 +50,7 @@ class Quiesce:
             told("waiting for workers to stop and jobs to end", 0, 0)
             await asyncio.sleep(LOOK_AGAIN)
         await refuse_if_busy(self._source)
-        while await self._source.resolve_edges(
-            self._source.chunk
-        ):  # word of an end that is on its way is no part of a job
+        while await self._source.resolve_edges(self._source.chunk):  # a report that is under way is no part of a job
             told("letting followers go", 0, 0)
 
     async def stay(self) -> None:
@@ -80,7 +78,7 @@ async def refuse_if_busy(source: Storage) -> None:
 
 
 async def reason_busy(store: Storage) -> str | None:
-    """Why the store does not stand still. A job whose lease is over is nobody's: the target's workers take it back."""
+    """Why the store is not at rest. A job whose lease has lapsed does not count: the target's workers bring it back."""
     workers = [row for row in await store.workers(ALIVE) if not row.id.startswith(SIGN)]
     running = await _running(store)
     told = [f"{running} running jobs" if running > 1 else "a running job"] if running else []

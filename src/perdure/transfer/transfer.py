@@ -47,7 +47,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What would be carried, and what stands in the way."""
+    """What would be copied, and what is in the way."""
 
     counted: tuple[tuple[str, Checksum], ...]
     already_there: int
@@ -55,7 +55,7 @@ class Outlook:
 
 
 async def move(source: Storage, target: Storage, told: Told, *, wait: float = 0) -> Moved:
-    """Carry everything. StoreError says what is in the way; the source goes on as before then."""
+    """Copy everything. StoreError says what is in the way; the source goes on as before then."""
     await _refuse_the_same(source, target)
     await _refuse_in_use(target)
     already_there = await _fitting(source, target, told)
@@ -68,7 +68,7 @@ async def move(source: Storage, target: Storage, told: Told, *, wait: float = 0)
         _refuse_a_difference(counted)
         await stillness.stay()
     except BaseException:
-        with suppress(StoreError, OSError):  # what went wrong before is what is told
+        with suppress(StoreError, OSError):  # the first error is raised
             await asyncio.shield(stillness.give_up())
         raise
     paused = tuple(row.settings.name for row in await target.queues() if row.settings.paused)
@@ -91,7 +91,7 @@ async def look_ahead(source: Storage, target: Storage | None, told: Told) -> Out
 
 # ---- before ----------------------------------------------------------------------------------------
 async def _refuse_the_same(source: Storage, target: Storage) -> None:
-    """Two addresses may lead to one store. A sign of life that is given to one and seen at the other tells."""
+    """Two addresses may lead to one store: a heartbeat that is sent to one would be seen at the other."""
     sign = f"{SIGN}{new_id()}"
     await target.heartbeat(WorkerRow(sign, await target.now(), 0, 0, "{}"))
     try:

@@ -76,7 +76,7 @@ def sorted_text(value: Any) -> bytes:
 
 
 def decoder(kind: Any) -> Callable[[str | bytes], Any]:
-    """What reads JSON text as `kind`. TypeError when the type cannot be told apart in JSON."""
+    """A function that reads JSON text as `kind`. TypeError when JSON cannot distinguish the type."""
     return msgspec.json.Decoder(kind, dec_hook=_from_plain).decode
 
 
@@ -153,7 +153,8 @@ def _encode_or_explain(value: Any) -> tuple[bytes, str | None]:
 
 
 def _flaw_of(data: bytes, value: Any, *, depth: int) -> str | None:
-    """What is wrong with an encoded value. Cheap looks at the text first; the walks are for suspects only."""
+    """What is wrong with an encoded value. Cheap checks of the text come first; only suspicious values are walked
+    through."""
     if b"null" in data and not all(map(isfinite, _floats(msgspec.to_builtins(value, enc_hook=_to_plain)))):
         return "contains NaN or an infinity, which JSON does not have"
     plain = _decode_plain(data)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 
 
 class Edges:
-    """Edges by parent and by child; `unresolved` are parents to be looked at, in the order in which they came."""
+    """Edges by parent and by child; `unresolved` are parents whose edges must be resolved, in the order in which they
+    came."""
 
     def __init__(self) -> None:
         self.unresolved: dict[str, None] = {}
@@ -51,7 +52,7 @@ class Edges:
         return sorted(self._parents[child])
 
     def keep(self, parent: str, children: Iterable[str]) -> None:
-        """Closed edges, as they are given."""
+        """Add closed edges."""
         self._closed[parent].update(children)
 
     def kept_for(self, parent: str, ended: Callable[[str], bool]) -> list[str]:

@@ -86,7 +86,7 @@ class Rows(InspectedRows):
         return placed, fresh
 
     def enqueue(self, jobs: Sequence[NewJob], now: int, *, bounded: bool = True) -> list[EnqueueResult]:
-        """Put jobs on record by the rules of `enqueue`, all or none. Their edges are resolved by `resolve_edges`."""
+        """Store jobs by the rules of `enqueue`, all or none. `resolve_edges` resolves their edges."""
         placed, fresh = self.plan(jobs, now, bounded=bounded)
         for job, rank in zip(fresh, self._ranks(fresh, now), strict=True):
             self._add(job, now, rank)
@@ -130,7 +130,7 @@ class Rows(InspectedRows):
         return JobDump(copy(record), tuple(lines), tuple(waits_for), tuple(kept_for))
 
     def restore(self, jobs: Sequence[JobDump]) -> None:
-        """Put jobs on record as they are, in place of what is known under their ids."""
+        """Store jobs as they are, in place of what is stored under their ids."""
         records = [job.record for job in jobs]
         for record in records:
             owner, _ = self._keys.get((False, record.unique_key or ""), (record.id, None))
@@ -270,7 +270,7 @@ class Rows(InspectedRows):
 
     # ---- edges -------------------------------------------------------------------------------------
     def resolve_edges(self, limit: int, now: int) -> int:
-        """Look at edges that are unresolved; gives how many were looked at."""
+        """Resolve edges, and return how many were checked."""
         looked = 0
         while self.edges.unresolved and looked < limit:
             for parent in sorted(self.edges.unresolved):

@@ -341,7 +341,7 @@ class MemoryStorage(Storage):
     # -- below ---------------------------------------------------------------------------------------
     @contextmanager
     def _work(self) -> Iterator[tuple[Rows, int]]:
-        """One transaction: the rows, locked, and the time; afterwards listeners are told."""
+        """One transaction: the rows, locked, and the time. Afterwards listeners are notified."""
         with self._lock:
             try:
                 yield self._rows, self._micros()
@@ -349,9 +349,9 @@ class MemoryStorage(Storage):
                 ready, changed = self._rows.woken, self._rows.changed
                 self._rows.woken, self._rows.changed = set(), False
                 if ready or changed:
-                    self._tell(ready, changed)
+                    self._notify(ready, changed)
 
-    def _tell(self, ready: set[str], changed: bool) -> None:
+    def _notify(self, ready: set[str], changed: bool) -> None:
         for listener in self._listeners:
             listener.notify(ready, changed)
         self._listeners = [listener for listener in self._listeners if not listener.stopped]
@@ -372,7 +372,7 @@ def _renew(record: Record | Verdict, now: int, lease: int | None) -> Verdict:
 
 
 def _check_promised(rows: Rows, jobs: Sequence[NewJob], promised: Sequence[EnqueueResult], now: int) -> None:
-    """What was said about these jobs when they were enqueued must still hold."""
+    """StoreError if these jobs would now get other results than when they were enqueued."""
     try:
         placed, _ = rows.plan(jobs, now)
     except QueueAtCapacity:

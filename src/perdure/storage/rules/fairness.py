@@ -68,7 +68,7 @@ def assign_ranks(
 
 
 def _rank_or(ranks: Mapping[Account, int], account: Account, otherwise: int, now: int) -> int:
-    """A rank that is on record; one that no number of jobs leads to was not written by us, and counts for nothing."""
+    """A stored rank. One that no number of jobs can reach was not written by Perdure, and does not count."""
     rank = ranks.get(account, otherwise)
     return rank if -FAR <= rank <= now + FAR else otherwise
 

@@ -66,7 +66,7 @@ def cursor_of(record: Record) -> str:
 
 
 def spellings(text: str) -> tuple[str, ...]:
-    """How a text may stand in what a job has: as it is, and as JSON writes it in a payload or an error."""
+    """The forms of a text in the fields of a job: as it is, and as JSON writes it in a payload or an error."""
     written = msgspec.json.encode(text).decode()[1:-1]
     return (text,) if written == text else (text, written)
 

@@ -102,7 +102,7 @@ def _through_several(gates: Sequence[Gate], room: _Room, limit: int) -> list[str
 
 
 def why_closed(limits: str, used: Mapping[str, Use], now: int) -> Closed | None:
-    """Whether a gate is closed, as it stands."""
+    """Why a gate is closed now; None: it is open."""
     return _Room(used, now).closed(limits)
 
 

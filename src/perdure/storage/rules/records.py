@@ -34,7 +34,7 @@ def plan(
     *,
     bounded: bool = True,
 ) -> tuple[list[EnqueueResult], list[NewJob]]:
-    """The results of an enqueue of these jobs, and the jobs that it would store, given the ids on record, the owners of
+    """The results of an enqueue of these jobs, and the jobs that it would store, given the stored ids, the owners of
     keys, and the settings and depths of queues. `QueueAtCapacity` if a queue has no room, unless bounds are ignored."""
     fresh: dict[str, NewJob] = {}
     keys: dict[KeyName, str] = {}
@@ -229,7 +229,7 @@ def write_hidden(record: Record) -> None:
 
 
 def renew_lease(own: int, now: int, lease: int | None) -> tuple[int, int]:
-    """The lease that a job has on record after a renewal, and until when it is prolonged. `lease`: what was asked for."""
+    """The stored lease of a job after a renewal, and until when it is valid. `lease`: what the caller asked for."""
     return (own, now + own) if lease is None else (max(own, lease), now + lease)
 
 

@@ -299,7 +299,7 @@ _OPTIONAL = frozenset((*(name for name, value in _DEFAULTS.items() if value is N
 
 
 def _neutral(now: int) -> dict[str, Any]:
-    """What stands in place of a value that cannot be read. An empty payload is no JSON: nobody can run it by mistake."""
+    """Neutral values for fields that cannot be read. An empty payload is no JSON: nobody can run it by mistake."""
     return {
         **_DEFAULTS,
         "id": "",
