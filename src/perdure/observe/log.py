@@ -303,17 +303,13 @@ def caller_waits_for_no_majority() -> None:
 
 
 def outbox_not_ready(error: BaseException) -> None:
-    logger.warning(
-        "the outbox is not ready: %s; jobs enqueued with connection= need it, everything else goes on",
-        safe(words_of(error)) or type(error).__name__,
-    )
+    words = "the outbox is not ready: %s; jobs enqueued with connection= need it, everything else goes on"
+    logger.warning(words, safe(words_of(error)) or type(error).__name__)
 
 
 def relay_out_of_reach(error: BaseException) -> None:
     trace = None if isinstance(error, PerdureError | OSError) else error
-    logger.warning(
-        "relay: %s: %s; it tries again until it works", type(error).__name__, safe(words_of(error)), exc_info=trace
-    )
+    logger.warning("relay: %s; it tries again until it works", _named(error), exc_info=trace)
 
 
 def relay_works_again(seconds: float) -> None:
