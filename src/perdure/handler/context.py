@@ -166,7 +166,7 @@ class Context:
     @classmethod
     def detached(cls, app: Perdure, record: Record) -> Context:
         """A context without a store, for `task.run(...)`: progress and log stay here."""
-        return cls(app, record, "here", _Detached(), None)
+        return cls(app, record, "here", DetachedBackend(), None)
 
     @staticmethod
     def current() -> Context:
@@ -352,7 +352,9 @@ def _result_of(app: Perdure, task: str, text: str | None) -> Any:
     return decode(text) if definition is None else definition.result_of(text)
 
 
-class _Detached:
+class DetachedBackend:
+    """The backend of `task.run(…)`: progress and log stay in the context, and nothing is stored."""
+
     async def progress(self, context: Context, text: str) -> None:
         context._record.progress = text
         context._job = None

@@ -20,7 +20,8 @@ from ..flow.build_jobs import with_argument
 from ..flow.graph import Continuing, Plan, Step
 from ..tasks.middleware import call_through
 from ..tasks.providers import open_all
-from .context import Context, _current
+from .context import Context, DetachedBackend, _current
+from .context_access import provide, provide_items, set_parents
 from .item import BatchContext, Item, results_of
 
 if TYPE_CHECKING:
@@ -84,11 +85,11 @@ async def _run_one(app: Perdure, definition: TaskDefinition, job: NewJob, parent
     if definition.batch is not None:
         return await _run_batch(app, definition, job, parents)
     context = Context.detached(app, _running(app, job))
-    context._parents = parents
+    set_parents(context, parents)
     token = _current.set(context)
     try:
         async with AsyncExitStack() as stack:
-            context._given = await open_all(definition.provided.values(), stack)
+            provide(context, await open_all(definition.provided.values(), stack))
             return await call_through(
                 definition.middleware, context, partial(_call_with_payload, definition, context, job.payload)
             )
@@ -120,28 +121,29 @@ async def _run_batch(app: Perdure, definition: TaskDefinition, job: NewJob, pare
     """A batch of one."""
     last = _LastOutcome()
     (args,), _ = _arguments(definition, job.payload)
-    detached = Context.detached(app, _running(app, job))
-    item: Item[Any] = Item(app, detached._record, detached.worker, detached._speaker, None, last, args)
-    item._parents = parents
+    item: Item[Any] = Item(app, _running(app, job), "here", DetachedBackend(), None, last, args)
+    set_parents(item, parents)
     context = BatchContext([item])
     token = _current.set(context)
     try:
         async with AsyncExitStack() as stack:
-            context._given = item._given = await open_all(definition.provided.values(), stack)
+            provide(context, await open_all(definition.provided.values(), stack))
+            provide_items(context)
             value = await call_through(definition.middleware, context, partial(_call, definition, item, [[item]], {}))
     finally:
         _current.reset(token)
     if last.outcome is not None:
         raise last.outcome
-    return last.value if item._said is not None else results_of(definition.name, [item], value)[0]
+    return last.value if last.is_reported else results_of(definition.name, [item], value)[0]
 
 
 class _LastOutcome:
+    is_reported = False
     value: object = None
     outcome: Outcome | None = None
 
     async def report(self, item: Item[Any], value: object, outcome: Outcome | None) -> None:
-        self.value, self.outcome = value, outcome
+        self.is_reported, self.value, self.outcome = True, value, outcome
 
 
 def _running(app: Perdure, job: NewJob) -> Record:
