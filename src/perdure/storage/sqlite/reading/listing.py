@@ -51,14 +51,16 @@ def find(
     while True:
         if index == _CREATED:
             until = retry(_slice_end, connection, after, slice_)
-        within, given = _slice(conditions, parameters, after, until)
+        within, values = _slice(conditions, parameters, after, until)
         jobs = f"{_JOBS} {index} CROSS JOIN {_BODIES}" if index else f"{_JOBS} JOIN {_BODIES}"
         records, numbers = (
             each["find"].replace("{jobs}", jobs).replace("{matching}", " AND ".join(within))
             for each in (_sql, _numbers)
         )
-        asked = (*given, limit + 1 - len(found))
-        page, unread = records_or_numbers(partial(_value_when_free, retry, connection, asked), records, numbers)
+        read = partial(
+            retry, lambda asked, statement: connection.value(statement, asked), (*values, limit + 1 - len(found))
+        )
+        page, unread = records_or_numbers(read, records, numbers)
         found += records_for_readers(connection, unread, now) if unread else page
         if until is None or len(found) > limit:
             break
@@ -66,10 +68,6 @@ def find(
     matching = found[:limit]
     more = len(found) > limit and matching
     return matching, cursor_of(matching[-1]) if more else None
-
-
-def _value_when_free(retry: Retry, connection: Connection, asked: Sequence[Any], statement: str) -> Any:
-    return retry(connection.value, statement, asked)
 
 
 def _slice_end(connection: Connection, after: Position | None, rows: int) -> Position | None:

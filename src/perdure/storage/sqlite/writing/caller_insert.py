@@ -55,18 +55,8 @@ def _statements(marked: bool) -> dict[str, str]:
 def _values(job: NewJob, now: int, marked: bool) -> list[object]:
     state, run_at = state_of(job, now)
     policy = policy_of(job)
-    values: list[object] = [
-        job.id,
-        job.task,
-        job.queue,
-        state,
-        job.priority,
-        run_at,
-        job.payload,
-        number_of(policy),
-        *policy,
-    ]
-    values += [job.lease, *rare_columns(job, now), *rare_body_columns(job), now, key_ends(job, now)]
+    values: list[object] = [job.id, job.task, job.queue, state, job.priority, run_at, job.payload, number_of(policy)]
+    values += [*policy, job.lease, *rare_columns(job, now), *rare_body_columns(job), now, key_ends(job, now)]
     if marked:
         for name in MARKED:
             index = FIELDS.index(name)

@@ -7,6 +7,7 @@ rolled back, and the general path judges and writes each change.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from perdure.core.lifecycle import Change
@@ -18,6 +19,7 @@ from ..queries import load
 from ..reading.records import Many, json_text, lists_of
 
 _sql = load("fast_success")
+_row_of = attrgetter("id", "guard.attempt", "guard.stamp", "failures", "result", "keep", "started_at")
 _SUCCEED = Many(_sql["succeed"], 7, (500, 100, 20, 5, 1), padded=True)
 
 
@@ -30,18 +32,7 @@ class OrdinarySuccesses:
             # nearly always all of them
             all_ordinary = are_ordinary_successes(changes)
             self.changes = changes if all_ordinary else [change for change in changes if is_ordinary_success(change)]
-        self.rows: list[tuple[Any, ...]] = [
-            (
-                change.id,
-                change.guard.attempt,  # type: ignore[union-attr]
-                change.guard.stamp,  # type: ignore[union-attr]
-                change.failures,
-                change.result,
-                change.keep,
-                change.started_at,
-            )
-            for change in self.changes
-        ]
+        self.rows: list[tuple[Any, ...]] = [*map(_row_of, self.changes)]
 
 
 def try_fast_success(work: Work, successes: OrdinarySuccesses, now: int) -> Sequence[Change] | None:
