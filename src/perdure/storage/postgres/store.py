@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
 from collections.abc import Callable, Sequence
 
 import msgspec
 
-from perdure.core.clock import Clock, reader
-from perdure.core.ids import new_id
+from perdure.core.clock import Clock
 from perdure.core.lifecycle import Change
 from perdure.core.record import Hold, NewJob, Record
-from perdure.errors import StoreError
-from perdure.storage import migrations
 from perdure.storage.contract import (
     CHUNK,
     CallerStatements,
     Claim,
-    Durability,
     EnqueueResult,
     ExchangeResult,
     Filter,
-    Finding,
     JobDump,
     KeptKey,
     KvEntry,
@@ -33,7 +26,6 @@ from perdure.storage.contract import (
     QueueRow,
     QueueSettings,
     Started,
-    Storage,
     StoreTransaction,
     Topic,
     Unreadable,
@@ -42,7 +34,7 @@ from perdure.storage.contract import (
     refuse_two_changes_of_one_job,
 )
 from perdure.storage.database_identity import DatabaseIdentity
-from perdure.storage.opening import Demand, check_durability, refuse_after_fork
+from perdure.storage.opening import Demand
 from perdure.storage.rules.fast_path import kinds_of
 from perdure.storage.rules.filters import parse_cursor
 
@@ -50,16 +42,13 @@ from .address import Address
 from .claiming.claim import Claims
 from .claiming.fast_exchange import FastExchange
 from .connection.database_identity import look
-from .connection.health import findings, read_durability
-from .connection.server import Connection, Server, pipeline
-from .connection.signals import Signals
+from .connection.server import Connection, pipeline
 from .edges.edges import Edges
 from .kv import KvEntries
+from .lifetime import PostgresLifetime
 from .limits.fast_limits import FastLimitedClaim
 from .limits.limits import Limits
-from .reading.listing import Listing
 from .reading.transfer import Carry
-from .schema import PostgresLedger, load_migrations
 from .transaction import PostgresTransaction
 from .upkeep.bad_value_recovery import Cause
 from .upkeep.inspection import Inspection
@@ -76,24 +65,13 @@ BRIEF = 1.0  # seconds of patience for those who must know soon that the store i
 _log = logging.getLogger("perdure")
 
 
-class PostgresStorage(Storage):
-    """One loop's door to a schema."""
-
-    name = "PostgreSQL"
-    exchanges_in_flight = 3
-    bulk_chunk = 2_500
-    bulk_in_flight = 2  # each on a connection of its own
-    bulk_yield_seconds = 0.001
-    answer_timeout = 5.0
+class PostgresStorage(PostgresLifetime):
+    """The verbs of one event loop's store."""
 
     def __init__(
         self, address: Address, *, clock: Clock | None = None, demand: Demand = "normal", migrate: bool = True
     ) -> None:
-        self._address = address
-        self.place = str(address)
-        self._clock = None if clock is None else reader(clock)
-        self._demand = demand
-        self._migrate = migrate
+        super().__init__(address, clock=clock, demand=demand, migrate=migrate)
         self._enqueue = Enqueue(address.schema)
         self._apply = Apply(address.schema, self._enqueue)
         self._doubtful: list[str] = []  # claimed jobs that cannot be read, or may be such
@@ -112,57 +90,15 @@ class PostgresStorage(Storage):
         )
         self._kv = KvEntries(address.schema, self._enqueue, self._apply)
         self._upkeep = Upkeep(address.schema, self._limits)
-        self._listing = Listing(address.schema)
         self._carry = Carry(address.schema, self._apply)
         self._aside = Aside(address.schema, self._carry)
         self._inspection = Inspection(address.schema, self._aside, self._limits)
         self._cause = Cause(self._aside, self._inspection, self._server, self._now)
         self._home: DatabaseIdentity | None = None
-        self._opening = asyncio.Lock()
         self._long = LongEnqueues(self._enqueue, self._listing.now)
-        self._opened: tuple[Server, Signals, int] | None = None
 
-    # -- life ----------------------------------------------------------------------------------------
-    async def open(self) -> None:
-        async with self._opening:
-            if self._opened is not None and self._opened[2] == os.getpid():
-                return
-            await asyncio.to_thread(self._check_schema)
-            server = Server(self._address, self.gives_up_after, self._cause.remove)
-            await server.open()
-            self._opened = (server, Signals(server, new_id()), os.getpid())
-            try:
-                await self._check_durability()
-            except BaseException:
-                await self._close()
-                raise
-
-    async def close(self) -> None:
-        async with self._opening:
-            await self._close()
-
-    async def reconnect(self) -> None:
-        server, signals, _ = self._in_use()
-        server.hang_up()
-        signals.hang_up()
-        await server.run_indexed(self._listing.now)
-
-    async def _close(self) -> None:
-        if self._opened is None:
-            return
-        (server, signals, process), self._opened = self._opened, None
-        if process != os.getpid():
-            return
-        await signals.close()
-        await server.close()
-
-    async def durability(self) -> Durability:
-        return await self._server().run_default(lambda connection: read_durability(connection, self._address.schema))
-
-    async def now(self) -> int:
-        if self._clock is not None:
-            return self._clock()
-        return await self._server().run_indexed(self._listing.now, repeat=True)
+    async def _recover(self, error: Exception) -> bool:
+        return await self._cause.remove(error)
 
     # -- enqueue -------------------------------------------------------------------------------------
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
@@ -402,43 +338,6 @@ class PostgresStorage(Storage):
         transaction = PostgresTransaction(self._server(), self._enqueue, self._apply, self._finish, self._now, longest)
         await transaction.begin()
         return transaction
-
-    # -- the doctor ----------------------------------------------------------------------------------
-    async def diagnose(self) -> list[Finding]:
-        server = self._server()
-        return await server.run_default(lambda connection: findings(server, connection))
-
-    # -- below ---------------------------------------------------------------------------------------
-    def _now(self) -> int | None:
-        """The instant that a test's clock shows; None: the server's clock is read by the statement itself."""
-        return None if self._clock is None else self._clock()
-
-    def _server(self) -> Server:
-        return self._in_use()[0]
-
-    def _signals(self) -> Signals:
-        return self._in_use()[1]
-
-    def _in_use(self) -> tuple[Server, Signals, int]:
-        if self._opened is None:
-            raise StoreError(f"the store {self._address} is not open")
-        refuse_after_fork(self._opened[2], self._address)
-        return self._opened
-
-    def _check_schema(self) -> None:
-        ledger = PostgresLedger(self._address)
-        try:
-            known = load_migrations(self._address.schema)
-            if self._migrate:
-                migrations.up(ledger, known)
-            else:
-                migrations.check(ledger, known)
-        finally:
-            ledger.close()
-
-    async def _check_durability(self) -> None:
-        """Refuse or warn when an acknowledged job would not be safe."""
-        check_durability(await self.durability(), self._demand, self._address)
 
 
 def _effects_of(jobs: Sequence[NewJob]) -> Effects:

@@ -29,9 +29,10 @@ from perdure.storage.rules.records import EdgeDecision, decide_edge
 from ..connection.server import Connection, Statement, pipeline
 from ..queries import load
 from ..reading.records import LOOKS, Flawed, array, numbers, unmarked
-from ..writing.apply import TABLES, Apply, Effects
+from ..writing.apply import Apply, Effects
 from ..writing.enqueue import Enqueue
 from ..writing.fair_ranks import Shares
+from ..writing.state_rows import TABLES
 
 
 class Line(NamedTuple):

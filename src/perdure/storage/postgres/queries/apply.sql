@@ -20,7 +20,7 @@ ended AS (
 ),
 noted AS MATERIALIZED (SELECT id, stamp, followed, limited, slot FROM ended WHERE followed OR limited IS NOT NULL),
 left_open AS (INSERT INTO {schema}.unresolved (parent) SELECT id FROM noted WHERE followed),
-given_up AS (
+released AS (
     INSERT INTO {schema}.limit_notices (key, job, stamp)
     SELECT DISTINCT slot, CASE WHEN slot IS NULL THEN id END, CASE WHEN slot IS NULL THEN stamp END
     FROM noted WHERE limited IS NOT NULL
@@ -97,8 +97,8 @@ INSERT INTO {schema}.limit_notices (gate, queue, task, route)
 SELECT gate, queue, task, route
 FROM json_to_recordset(%(lanes)s::json) AS given (gate uuid, queue text, task text, route text);
 
--- name: given_up
--- Holds of limited jobs that were given up: those of one key by that, the others by themselves.
+-- name: released
+-- Released holds of limited jobs: those of one key by the key, the others by job and stamp.
 INSERT INTO {schema}.limit_notices (key, job, stamp)
 SELECT key, NULL, NULL FROM unnest(%(keys)s::uuid[]) AS given (key)
 UNION ALL

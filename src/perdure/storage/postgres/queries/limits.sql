@@ -87,7 +87,7 @@ NULL::boolean, NULL::boolean, NULL::boolean, NULL::boolean, NULL::boolean, NULL:
 -- name: something_first
 -- Whether a followed job ended or one is due: who waits for it, or is promoted, comes first. All ends are written before the
 -- turn is taken: what they give up is then room for this claim, and nobody waits for a turn that is spent on them.
-(SELECT count(*) < 0 FROM succeeded) OR (SELECT count(*) < 0 FROM given_up) OR (SELECT count(*) > 0 FROM noted WHERE followed)
+(SELECT count(*) < 0 FROM succeeded) OR (SELECT count(*) < 0 FROM released) OR (SELECT count(*) > 0 FROM noted WHERE followed)
     OR EXISTS (SELECT 1 FROM {schema}.waiting WHERE state = 'scheduled' AND run_at <= {now})
 
 -- name: nothing_first

@@ -20,9 +20,10 @@ from perdure.storage.rules.limits import keys_of
 
 from ..connection.server import Connection, Statement, pipeline
 from ..queries import load
-from ..writing.apply import OUTCOMES, TABLES, WAITING, Apply, Effects, outcome_row, waiting_row
+from ..writing.apply import Apply, Effects
 from ..writing.caller_insert import USUAL
 from ..writing.fair_ranks import Shares
+from ..writing.state_rows import OUTCOMES, TABLES, WAITING, outcome_row, waiting_row
 from .records import array, digest, json_text, marked, numbers, shown_of, slot_of, unmarked
 
 FIRST = (-(1 << 63), "00000000-0000-0000-0000-000000000000")  # before every job

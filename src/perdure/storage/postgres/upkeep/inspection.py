@@ -20,8 +20,8 @@ from ..limits.fast_limits import is_as_read
 from ..limits.limits import Limits
 from ..queries import load
 from ..reading.records import array, digest
-from ..writing.apply import TABLES as MOVING
 from ..writing.apply import Effects
+from ..writing.state_rows import TABLES as MOVING
 from .unreadable import Aside, doubtful_among
 
 FIRST = None  # before every id

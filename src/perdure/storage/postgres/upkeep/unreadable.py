@@ -41,7 +41,8 @@ from ..reading.records import (
     values_of,
 )
 from ..reading.transfer import Carry
-from ..writing.apply import TABLES, Effects
+from ..writing.apply import Effects
+from ..writing.state_rows import TABLES
 
 PLACE = ("urgency", "queue", "task", "route", "gate", "parked")  # of a job that waits
 _BESIDE = (

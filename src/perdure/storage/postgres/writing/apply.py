@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from perdure.core.job import FINAL, State
+from perdure.core.job import State
 from perdure.core.lifecycle import Change, KeyMove
 from perdure.core.record import Hold, NewJob, Record
 from perdure.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal, Started, Verdict
@@ -28,31 +28,17 @@ from ..reading.records import (
     LOOKS,
     Flawed,
     array,
-    digest,
     joined,
     json_text,
     marked,
     numbers,
     numbers_or_none,
     records_of,
-    route_of,
     slot_of,
 )
 from .enqueue import Enqueue
+from .state_rows import OUTCOMES, TABLES, WAITING, StateMoves, lane_of, table_of
 
-WAITING = tuple(
-    """
-    rank run_at expires_at started_at accepted_stamp urgency min_version version attempt failures losses waits id parked
-    suspect key_waits state queue task route held_key reason progress followed gate
-    """.split()  # noqa: SIM905
-)
-OUTCOMES = tuple(
-    """
-    created_at finished_at prune_at keep_last run_at rank started_at accepted_stamp version attempt failures losses waits id
-    hidden suspect task state result held_key reason progress followed next_id
-    """.split()  # noqa: SIM905
-)
-TABLES = ("waiting", "holds", "outcomes")  # the order in which they are locked
 GIVES_WAY = "200ms"  # the server looks for deadlocks after a second
 
 
@@ -109,7 +95,7 @@ class Apply:
         rows, at = await self._locked(connection, [change.id for change in changes], now)
         if adds := [job for change in changes for job in change.adds]:
             await self._enqueue.refuse_orphans(connection, adds)
-        work = _Moves(at)
+        work = StateMoves(at)
         verdicts = []
         later: list[NewJob] = []  # without keys, it does not matter when they are added
         for change in changes:
@@ -121,7 +107,7 @@ class Apply:
                 later += change.adds
                 if any(job.unique_key is not None for job in change.adds):
                     await self._write(connection, work, effects)
-                    work = _Moves(at)
+                    work = StateMoves(at)
                     owners = await self._add(connection, later, effects, now)
                     later = []
                     if change.next_id in owners:
@@ -144,7 +130,7 @@ class Apply:
         return owners_among(jobs, placed)
 
     async def _write(
-        self, connection: Connection, work: _Moves, effects: Effects, beside: Sequence[Statement] = ()
+        self, connection: Connection, work: StateMoves, effects: Effects, beside: Sequence[Statement] = ()
     ) -> int:
         """Write the moves, and run these statements beside; gives how many rows those have written."""
         effects.ready |= work.ready
@@ -154,7 +140,7 @@ class Apply:
         cursors = await pipeline(connection, statements) if statements else []
         return sum(cursor.rowcount for cursor in cursors[len(cursors) - len(beside) :])
 
-    async def _accept(self, connection: Connection, work: _Moves, before: Record, change: Change) -> Verdict:
+    async def _accept(self, connection: Connection, work: StateMoves, before: Record, change: Change) -> Verdict:
         if change.key is KeyMove.TAKE and before.unique_key is not None and not before.holds_key:
             # what was freed before it in the list is free
             if work.freed:
@@ -182,10 +168,10 @@ class Apply:
                 locked[table] |= {id for (id,) in await cursor.fetchall()}
             found = await look.fetchall()
             records = {record.id: record for record in records_of([row[:-1] for row in found])}
-            if all(id in locked[_table_of(record)] for id, record in records.items()):
+            if all(id in locked[table_of(record)] for id, record in records.items()):
                 at = found[0][-1] if found else 0
                 return records, at
-        raise Flawed([id for id, record in records.items() if id not in locked[_table_of(record)]])
+        raise Flawed([id for id, record in records.items() if id not in locked[table_of(record)]])
 
     async def _lock_rows(
         self, connection: Connection, tables: Sequence[str], ids: Sequence[str], look: Statement
@@ -201,7 +187,7 @@ class Apply:
         _, *locked, _, looked = await pipeline(connection, [give_way, *locks, wait, look])
         return locked, looked
 
-    def _writes(self, work: _Moves) -> list[Statement]:
+    def _writes(self, work: StateMoves) -> list[Statement]:
         statements: list[Statement] = [
             (self._leave[table], {"ids": array(sorted(ids))}) for table, ids in work.left.items() if ids
         ]
@@ -218,23 +204,23 @@ class Apply:
             statements.append(self._free_keys(work))
         if work.unresolved:
             statements.append((self._sql["unresolved"], {"ids": array(sorted(work.unresolved))}))
-        return [*statements, *self.note_limits(work.parked, work.given_up)]
+        return [*statements, *self.note_limits(work.parked, work.released)]
 
-    def note_limits(self, parked: Iterable[Record], given_up: Sequence[Record]) -> list[Statement]:
+    def note_limits(self, parked: Iterable[Record], released: Sequence[Record]) -> list[Statement]:
         """Word for claimers of limited jobs: who waits from now on, and which holds are over."""
         lanes = {lane_of(record) for record in parked}
         statements: list[Statement] = []
         if lanes:
             rows = [dict(zip(("gate", "queue", "task", "route"), lane, strict=True)) for lane in sorted(lanes)]
             statements.append((self._sql["parked"], {"lanes": json_text(rows)}))
-        if given_up:
-            keys = {slot for each in given_up if (slot := slot_of(each.limits)) is not None}
-            several = [each for each in given_up if slot_of(each.limits) is None]
+        if released:
+            keys = {slot for each in released if (slot := slot_of(each.limits)) is not None}
+            several = [each for each in released if slot_of(each.limits) is None]
             holds = {"ids": array(each.id for each in several), "stamps": numbers(each.stamp for each in several)}
-            statements.append((self._sql["given_up"], {"keys": array(sorted(keys)), **holds}))
+            statements.append((self._sql["released"], {"keys": array(sorted(keys)), **holds}))
         return statements
 
-    def _free_keys(self, work: _Moves) -> Statement:
+    def _free_keys(self, work: StateMoves) -> Statement:
         keys, ids = zip(*sorted(work.freed.items()), strict=True)
         return self._sql["free_keys"], {"keys": [marked(key) for key in keys], "ids": array(ids)}
 
@@ -306,88 +292,6 @@ class Apply:
     async def look(self, connection: Connection, ids: Iterable[str]) -> dict[str, Record]:
         cursor = await connection.execute(self._sql["look"], {"ids": array(ids), "now": None})
         return {record.id: record for record in records_of([row[:-1] for row in await cursor.fetchall()])}
-
-
-class _Moves:
-    """The moving rows that changes leave and enter, gathered for a few statements."""
-
-    def __init__(self, now: int) -> None:
-        self.now = now
-        self.left: dict[str, set[str]] = {table: set() for table in TABLES}
-        self.waiting: list[dict[str, Any]] = []
-        self.outcomes: list[dict[str, Any]] = []
-        self.ended_holds: set[str] = set()
-        self.errors: dict[str, str] = {}
-        self.freed: dict[str, str] = {}  # key, job
-        self.unresolved: set[str] = set()
-        self.parked: list[Record] = []
-        self.given_up: list[Record] = []  # limited jobs, as they were held
-        self.ready: set[str] = set()
-        self.changed = False
-        self.any = False
-
-    def move(self, before: Record, after: Record, change: Change) -> None:
-        self.any = True
-        self.left["waiting" if before.state not in FINAL and before.stamp is None else _table_of(before)].add(before.id)
-        if before.stamp is not None and after.stamp is None:
-            self.left["holds"].add(before.id)
-            if before.limits is not None:
-                self.given_up.append(before)
-                self.ready.add(before.queue)
-        elif before.stamp is not None:
-            self.left["holds"].discard(before.id)
-            self.ended_holds.add(before.id)
-        if after.state in FINAL:
-            self.outcomes.append(outcome_row(after))
-            self.changed = True
-            if after.followed:
-                self.unresolved.add(after.id)
-        else:
-            self.waiting.append(waiting_row(after))
-            if after.state is State.READY or after.state is State.SCHEDULED:
-                self.ready.add(after.queue)
-                self.parked += [after] if after.parked else []
-        if change.errors is not None:
-            self.errors[after.id] = change.errors
-        if before.holds_key and not after.holds_key and before.unique_key is not None:
-            self.freed[before.unique_key] = before.id
-
-
-def _table_of(record: Record) -> str:
-    """The table of the row that says where a job stands."""
-    if record.state in FINAL:
-        return "outcomes"
-    return "holds" if record.state is State.RUNNING else "waiting"
-
-
-def waiting_row(record: Record) -> dict[str, Any]:
-    """The moving row of a job that waits."""
-    row = _row(record, WAITING)
-    row["urgency"] = -1 - record.priority
-    row["route"] = route_of(record.routing_key)
-    row["gate"] = None if record.limits is None else digest(record.limits)
-    row["key_waits"] = record.unique_scope == "waiting"
-    return row
-
-
-def lane_of(record: Record) -> tuple[str, str, str, str]:
-    """Where a job under limits is parked: gate, queue, task, route."""
-    return digest(record.limits or ""), record.queue, record.task, route_of(record.routing_key)
-
-
-def outcome_row(record: Record) -> dict[str, Any]:
-    """The moving row of a job that has ended."""
-    row = _row(record, OUTCOMES)
-    row["created_at"] = record.created_at if record.state is State.DEAD else None
-    row["task"] = None if record.keep_last is None else record.task
-    return row
-
-
-def _row(record: Record, columns: Sequence[str]) -> dict[str, Any]:
-    row = {name: getattr(record, name, None) for name in columns}
-    row["held_key"] = marked(record.unique_key) if record.holds_key else None
-    row["reason"] = marked(record.reason)
-    return row
 
 
 def are_short_successes(changes: Sequence[Change]) -> bool:
