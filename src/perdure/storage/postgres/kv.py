@@ -63,15 +63,15 @@ class KvEntries:
     ) -> tuple[list[bool], list[NewJob]]:
         holds = [write.hold for write in writes if write.hold is not None]
         verdicts = await self._apply.check_locked(connection, holds) if holds else []
-        standing = {hold for hold, verdict in zip(holds, verdicts, strict=True) if verdict is ACCEPTED}
+        valid = {hold for hold, verdict in zip(holds, verdicts, strict=True) if verdict is ACCEPTED}
         known = await self._lock(connection, writes)
         versions = dict(known)
         rows: dict[Place, KvEntry | None] = {}
         done = []
         for write in writes:
             place = (write.kind, write.name)
-            stands = write.hold is None or write.hold in standing
-            done.append(stands and write.version in (None, versions.get(place, 0)))
+            holds_still = write.hold is None or write.hold in valid
+            done.append(holds_still and write.version in (None, versions.get(place, 0)))
             if done[-1]:
                 rows[place] = row = _written(write, versions.get(place, 0))
                 versions[place] = 0 if row is None else row.version

@@ -48,16 +48,16 @@ class OutboxIdentity(PostgresIdentity):
 
     role = "outbox"
 
-    def _missing(self, told: str) -> StoreError:
+    def _missing(self, message: str) -> StoreError:
         return StoreError(
-            f"the database behind connection= has no outbox of this version ({told}): "
+            f"the database behind connection= has no outbox of this version ({message}): "
             "run `perdure migrate --outbox URL` once"
         )
 
-    def _forbidden(self, told: str) -> StoreError:
+    def _forbidden(self, message: str) -> StoreError:
         return StoreError(
-            f"the role of connection= may not write into the outbox ({told}): it needs USAGE on the schema {self.schema}, "
-            "and INSERT on its table perdure_outbox"
+            f"the role of connection= may not write into the outbox ({message}): it needs USAGE on the schema "
+            f"{self.schema}, and INSERT on its table perdure_outbox"
         )
 
 
@@ -199,8 +199,8 @@ class PostgresBatch(Batch):
             await self._connection.execute(self._sql["moved"], {"numbers": list(moved)})
         if aside:
             numbers, errors = zip(*aside, strict=True)
-            told = [error.replace("\x00", "\\x00") for error in errors]
-            values = {"numbers": list(numbers), "errors": told, "now": self._now}
+            kept = [error.replace("\x00", "\\x00") for error in errors]
+            values = {"numbers": list(numbers), "errors": kept, "now": self._now}
             await self._connection.execute(self._sql["set_aside"], values)
 
 

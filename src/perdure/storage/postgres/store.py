@@ -61,7 +61,7 @@ from .writing.enqueue import Enqueue
 from .writing.exchange import Exchanges
 
 LONG = 100  # jobs of an enqueue that keeps its place among others
-BRIEF = 1.0  # seconds of patience for those who must know soon that the store is out of reach
+BRIEF = 1.0  # seconds of retries for callers that must know soon that the store cannot be reached
 _log = logging.getLogger("perdure")
 
 
@@ -156,13 +156,13 @@ class PostgresStorage(PostgresLifetime):
     ) -> list[Verdict]:
         renew = self._apply.renew
         return await self._server().run_indexed(
-            lambda connection: renew(connection, holds, started, lease, self._now()), repeat=True, patience=BRIEF
+            lambda connection: renew(connection, holds, started, lease, self._now()), repeat=True, retry_for=BRIEF
         )
 
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
         check = self._apply.check
         return await self._server().run_indexed(
-            lambda connection: check(connection, holds), repeat=True, patience=BRIEF
+            lambda connection: check(connection, holds), repeat=True, retry_for=BRIEF
         )
 
     async def recover_claim(self, worker: str, stamp: int) -> list[Record]:
@@ -181,16 +181,16 @@ class PostgresStorage(PostgresLifetime):
 
     # -- edges ---------------------------------------------------------------------------------------
     async def resolve_edges(self, limit: int) -> int:
-        if not await self._server().run_indexed(self._edges.anything, repeat=True):
+        if not await self._server().run_indexed(self._edges.has_unresolved, repeat=True):
             return 0  # as nearly always
         effects = Effects()
-        place, follow = self._edges.place, self._edges.follow
-        looked = await self._server().run_indexed(lambda connection: place(connection, limit, effects, self._now()))
+        rank, resolve = self._edges.rank, self._edges.resolve
+        ranked = await self._server().run_indexed(lambda connection: rank(connection, limit, effects, self._now()))
         found = await self._server().run_indexed(
-            lambda connection: follow(connection, limit, effects, self._now(), newest=False)
+            lambda connection: resolve(connection, limit, effects, self._now(), newest=False)
         )
         self._tell(effects)
-        return looked + found.edges
+        return ranked + found.edges
 
     async def followers(self, ids: Sequence[str]) -> list[list[str]]:
         return await self._server().run_indexed(lambda connection: self._edges.followers(connection, ids), repeat=True)
@@ -285,12 +285,12 @@ class PostgresStorage(PostgresLifetime):
 
     async def heartbeat(self, worker: WorkerRow) -> None:
         await self._server().run_indexed(
-            lambda connection: self._listing.beat(connection, worker, self._now()), repeat=True, patience=BRIEF
+            lambda connection: self._listing.beat(connection, worker, self._now()), repeat=True, retry_for=BRIEF
         )
 
     async def remove_worker(self, worker: str) -> None:
         leave = self._listing.leave
-        await self._server().run_indexed(lambda connection: leave(connection, worker), repeat=True, patience=BRIEF)
+        await self._server().run_indexed(lambda connection: leave(connection, worker), repeat=True, retry_for=BRIEF)
 
     async def workers(self, seen_within: int) -> list[WorkerRow]:
         workers = self._listing.workers

@@ -62,34 +62,34 @@ class PostgresIdentity(DatabaseIdentity):
 
     def explain(self, error: BaseException) -> PerdureError | None:
         state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-        told = str(error).strip().partition("\n")[0]
+        message = str(error).strip().partition("\n")[0]
         if state in CONFLICTS:
             return None
         if state == ABORTED_STATE:
             return StoreError(ABORTED)
         if state in MISSING:
-            return self._missing(told)
+            return self._missing(message)
         if state == FORBIDDEN:
-            return self._forbidden(told)
+            return self._forbidden(message)
         if state == READ_ONLY:
-            return self._read_only(told)
-        return StoreError(f"the enqueue on connection= failed: {type(error).__name__}: {told}")
+            return self._read_only(message)
+        return StoreError(f"the enqueue on connection= failed: {type(error).__name__}: {message}")
 
-    def _missing(self, told: str) -> StoreError:
+    def _missing(self, message: str) -> StoreError:
         return StoreError(
-            f"the database behind connection= has not the tables of this version ({told}): run `perdure migrate` once"
+            f"the database behind connection= has not the tables of this version ({message}): run `perdure migrate` once"
         )
 
-    def _forbidden(self, told: str) -> StoreError:
+    def _forbidden(self, message: str) -> StoreError:
         return StoreError(
-            f"the role of connection= may not put jobs on record ({told}): it needs USAGE on the schema {self.schema}, "
+            f"the role of connection= may not put jobs on record ({message}): it needs USAGE on the schema {self.schema}, "
             "SELECT and INSERT on its tables jobs, waiting, held_keys, kept_keys, edges, unresolved and limit_notices, and "
             "SELECT on its table queues"
         )
 
-    def _read_only(self, told: str) -> StoreError:
+    def _read_only(self, message: str) -> StoreError:
         return StoreError(
-            f"the transaction of connection= is read-only ({told}): begin one that may write, on the primary"
+            f"the transaction of connection= is read-only ({message}): begin one that may write, on the primary"
         )
 
 

@@ -19,7 +19,7 @@ CONFLICTS = frozenset({"40P01", "40001", "55P03"})
 PASSING = ("08", "57P", "53300", "25006")
 # the server lacks disk space or memory, or cannot read or write; its connections work all the same
 LACKING = ("53", "58")
-# a stored value that a statement cannot work with: too large, not of its kind, or where another row stands already
+# a stored value that a statement cannot work with: too large, not of its kind, or where there is another row already
 MISREAD = ("22", "54", "23502", "23505", "23514")
 READ_ONLY, FULL_HOUSE = "25006", "53300"
 
@@ -128,13 +128,13 @@ def is_misread(error: BaseException) -> bool:
 def explain(error: Exception, place: str) -> StoreError:
     """The StoreError for an error of the driver."""
     words = f"{place}: {_words(error)}"
-    told: StoreError = StoreError(words)
+    explained: StoreError = StoreError(words)
     if is_broken(error):
-        told = Unreached(words).at(place)
+        explained = Unreached(words).at(place)
     elif unavailable(error):
-        told = StoreUnavailable(words).at(place)
-    told.__cause__ = error
-    return told
+        explained = StoreUnavailable(words).at(place)
+    explained.__cause__ = error
+    return explained
 
 
 def _words(error: Exception) -> str:

@@ -174,9 +174,9 @@ def _is_fit(connection: Connection) -> bool:
 def _is_silent(connection: Connection) -> bool:
     """A server says nothing unasked but that it is about to end, or has new settings: then a fresh connection is better."""
     try:
-        heard = select.poll()
-        heard.register(connection.pgconn.socket, select.POLLIN)
-        return not heard.poll(0)
+        poller = select.poll()
+        poller.register(connection.pgconn.socket, select.POLLIN)
+        return not poller.poll(0)
     except psycopg.Error:
         return False
 

@@ -64,7 +64,7 @@ TAKE_WITHIN = 10.0  # seconds that a caller waits in line for a connection
 ANSWER_WITHIN = {"quick": 20.0, "plain": 300.0}  # seconds after which a silent server is hung up on
 SETTLE_WITHIN = 2.0  # seconds that a statement may go on after its caller was cancelled
 CLOSE_WITHIN = 2.0  # seconds that work gets to end when the store is closed
-PATIENCE = 30.0  # seconds that a word which may be repeated is repeated over broken connections
+PATIENCE = 30.0  # seconds for which repeatable work is retried over broken connections
 CONFLICTS = 20
 CURES = 5  # of one work
 ANSWER_BYTES = 262_144  # read at once: libpq keeps the buffer that its largest message so far has needed
@@ -91,7 +91,7 @@ _OURS = {
 
 
 class Session(AsyncConnection[tuple[Any, ...]]):
-    """A connection of ours. `first` is said at the beginning of every transaction."""
+    """A connection of ours. `first` is run at the beginning of every transaction."""
 
     first: Statement | None = None
 
@@ -144,7 +144,7 @@ class Server:
         self.address = address
         self.calls = DriverCalls()  # of handlers' transactions, which have limits of their own
         self._limit = limit
-        self.pooled = address.pooler == "on"  # somebody stands between us and the server
+        self.pooled = address.pooler == "on"  # there is a pooler between us and the server
         self.version = 0
         self._sql = load("server", address.schema)
         self._quick = Pool(partial(self._session, _ON_INDEXES), QUICK)
@@ -155,7 +155,7 @@ class Server:
 
     # -- life ----------------------------------------------------------------------------------------
     async def open(self) -> None:
-        """Look at the server, so that what is wrong is said at once and in its words."""
+        """Check the server, so that what is wrong is reported at once and in its words."""
         try:
             connection = await self.connect()
             try:
@@ -202,9 +202,9 @@ class Server:
             return await kind.connect(self.address.dsn, autocommit=True, **self.address.defaults)
 
     # -- work ----------------------------------------------------------------------------------------
-    async def run_indexed(self, work: Work[T], *, repeat: bool = False, patience: float = PATIENCE) -> T:
+    async def run_indexed(self, work: Work[T], *, repeat: bool = False, retry_for: float = PATIENCE) -> T:
         """Run work that the queue lives on. With `repeat`, it is run again after a broken connection."""
-        return await self._run_with_cures(self._quick, work, ANSWER_WITHIN["quick"], patience if repeat else 0.0)
+        return await self._run_with_cures(self._quick, work, ANSWER_WITHIN["quick"], retry_for if repeat else 0.0)
 
     async def run_limited(self, work: Work[T]) -> T:
         """Run work for which all take turns, on connections that keep its plans."""
@@ -230,8 +230,8 @@ class Server:
         try:
             return await self._transactions.take(TAKE_WITHIN, self._limit)
         except TimeoutError as error:
-            told = f"all {TRANSACTIONS} connections for transactions have been in use for {TAKE_WITHIN:g} s"
-            raise Unreached(f"{self.address}: {told}").at(self.address) from error
+            busy = f"all {TRANSACTIONS} connections for transactions have been in use for {TAKE_WITHIN:g} s"
+            raise Unreached(f"{self.address}: {busy}").at(self.address) from error
         except (psycopg.Error, OSError) as error:
             raise explain(error, str(self.address)) from error
 
@@ -239,13 +239,13 @@ class Server:
         self._transactions.give(connection)
 
     async def _run_with_cures(
-        self, pool: Pool, work: Work[T], within: float, patience: float, cure: Cure | EllipsisType | None = ...
+        self, pool: Pool, work: Work[T], within: float, retry_for: float, cure: Cure | EllipsisType | None = ...
     ) -> T:
         cure = self._cure if isinstance(cure, EllipsisType) else cure
         cured = 0
         while True:
             try:
-                return await self._run_with_retries(pool, work, within, patience)
+                return await self._run_with_retries(pool, work, within, retry_for)
             except Flawed as flawed:
                 cured += 1
                 if cure is None or cured > CURES or not await cure(flawed):
@@ -257,10 +257,10 @@ class Server:
                 if cure is None or cured > CURES or not await cure(error):
                     raise explain(error, str(self.address)) from error
 
-    async def _run_with_retries(self, pool: Pool, work: Work[T], within: float, patience: float) -> T:
+    async def _run_with_retries(self, pool: Pool, work: Work[T], within: float, retry_for: float) -> T:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        until = began + min(patience, self._limit)
+        until = began + min(retry_for, self._limit)
         tries = 0
         while True:
             try:

@@ -35,7 +35,7 @@ ANSWER_WITHIN = 5.0
 _log = logging.getLogger("perdure")
 
 
-class Told(msgspec.Struct, array_like=True):
+class SignalText(msgspec.Struct, array_like=True):
     """What a NOTIFY says: who sent it, the queues with ready jobs (None: too many to name), whether some job changed."""
 
     sender: str
@@ -103,7 +103,7 @@ class Signals:
             self._plan(REST["ready"] if self._ready else REST["changed"])
 
     async def _notify(self, ready: list[str], changed: bool) -> None:
-        notify, values = self._sql["notify"], {"text": _text(Told(self._sender, ready, changed))}
+        notify, values = self._sql["notify"], {"text": _text(SignalText(self._sender, ready, changed))}
         try:
             await self._server.run_indexed(lambda connection: connection.execute(notify, values))
         except StoreError:
@@ -158,12 +158,12 @@ class Signals:
 
     def _heard(self, text: str) -> None:
         try:
-            told = msgspec.json.decode(text, type=Told)
+            signal = msgspec.json.decode(text, type=SignalText)
         except msgspec.MsgspecError:
             self._listeners.notify(None, True)  # somebody's own NOTIFY on our channel: a wake-up for all
             return
-        if told.sender != self._sender:
-            self._listeners.notify(told.ready, told.changed)
+        if signal.sender != self._sender:
+            self._listeners.notify(signal.ready, signal.changed)
 
     def hang_up(self) -> None:
         """End the connection that listens; another is opened."""
@@ -223,9 +223,11 @@ def _heard_by(connection: Connection) -> Iterator[str]:
         yield heard.extra.decode("utf-8", "replace")
 
 
-def _text(told: Told) -> str:
-    text = msgspec.json.encode(told)
-    return (text if len(text) <= LONGEST else msgspec.json.encode(Told(told.sender, None, told.changed))).decode()
+def _text(signal: SignalText) -> str:
+    text = msgspec.json.encode(signal)
+    return (
+        text if len(text) <= LONGEST else msgspec.json.encode(SignalText(signal.sender, None, signal.changed))
+    ).decode()
 
 
 def channel_of(schema: str) -> str:

@@ -52,8 +52,8 @@ class Edge(NamedTuple):
 
 
 @dataclass(slots=True)
-class Standing:
-    """How a parent stands: in which table its row is, and what an edge asks about it."""
+class ParentState:
+    """The state of a parent: the table of its state row, and what an edge asks about it."""
 
     table: str
     followed: bool | None
@@ -62,8 +62,8 @@ class Standing:
     hidden: bool = False
 
 
-class Looked(NamedTuple):
-    """How much was looked at, and whether there is more."""
+class ResolvedEdges(NamedTuple):
+    """How many edges and lines were handled, and whether there are more."""
 
     edges: int
     more: bool
@@ -89,30 +89,32 @@ class Edges:
             found.setdefault(parent, []).append(child)
         return [found.get(id, []) for id in ids]
 
-    async def anything(self, connection: Connection) -> bool:
+    async def has_unresolved(self, connection: Connection) -> bool:
         return bool((await (await connection.execute(self._sql["left"])).fetchall())[0][0])
 
     # -- edges ---------------------------------------------------------------------------------------
-    async def follow(
+    async def resolve(
         self, connection: Connection, limit: int, effects: Effects, now: int | None, *, newest: bool
-    ) -> Looked:
-        """Look at edges, in a transaction of their own."""
+    ) -> ResolvedEdges:
+        """Resolve edges of the list, in a transaction of their own."""
         async with connection.transaction():
             cursor = await connection.execute(self._take[newest], {"limit": limit})
             lines = [Line(*row) for row in await cursor.fetchall()]
             if not lines:
-                return Looked(0, False)
-            edges, rest = await self._edges(connection, lines, limit)
-            more = await self._settle(connection, lines, edges, effects, now)
+                return ResolvedEdges(0, False)
+            edges, rest = await self._read_edges(connection, lines, limit)
+            more = await self._resolve_edges(connection, lines, edges, effects, now)
             done = lines if rest is None else lines[: lines.index(rest)]
             after: list[Statement] = [(self._sql["forget"], {"numbers": numbers(line.number for line in done)})]
             if rest is not None:
                 last = edges[-1].child if rest.parent is not None else edges[-1].parent
                 after.append((self._sql["go_on_behind"], {"number": rest.number, "mark": last}))
             await pipeline(connection, after)
-        return Looked(len(done) + len(edges), more or rest is not None or len(lines) == limit)
+        return ResolvedEdges(len(done) + len(edges), more or rest is not None or len(lines) == limit)
 
-    async def _edges(self, connection: Connection, lines: Sequence[Line], limit: int) -> tuple[list[Edge], Line | None]:
+    async def _read_edges(
+        self, connection: Connection, lines: Sequence[Line], limit: int
+    ) -> tuple[list[Edge], Line | None]:
         """The edges that these lines speak of, at most so many, and the line that was not read to its end."""
         values = {
             "numbers": numbers(line.number for line in lines),
@@ -127,7 +129,7 @@ class Edges:
         edges = found[:limit]
         return edges, next(line for line in lines if line.number == edges[-1].line)
 
-    async def _settle(
+    async def _resolve_edges(
         self, connection: Connection, lines: Sequence[Line], edges: Sequence[Edge], effects: Effects, now: int | None
     ) -> bool:
         """Do what follows for these edges; gives whether that made more to be looked at."""
@@ -147,11 +149,11 @@ class Edges:
 
     async def _lock(
         self, connection: Connection, parents: set[str], children: set[str]
-    ) -> tuple[dict[str, Standing], set[str]]:
+    ) -> tuple[dict[str, ParentState], set[str]]:
         """The parents as they stand, and the children that are blocked, all locked. A parent that moved meanwhile is looked
         for again."""
         both = array(sorted(parents | children))
-        standing: dict[str, Standing] = {}
+        found: dict[str, ParentState] = {}
         blocked: set[str] = set()
         lost: list[str] = []
         for _ in range(LOOKS):
@@ -160,15 +162,15 @@ class Edges:
             asked = [(self._sql["lock_waiting"], {"ids": both}), *asked, (self._sql["known"], ids)]
             waiting, holds, outcomes, known = [await each.fetchall() for each in await pipeline(connection, asked)]
             blocked |= {id for id, _, is_blocked in waiting if is_blocked}
-            standing |= {id: Standing("waiting", marked, State.READY, None) for id, marked, _ in waiting}
-            standing |= {id: Standing("holds", marked, State.RUNNING, None) for id, marked in holds}
-            standing |= {id: Standing("outcomes", marked, State(state), *rest) for id, marked, state, *rest in outcomes}
-            lost = [id for (id,) in known if id not in standing]
+            found |= {id: ParentState("waiting", marked, State.READY, None) for id, marked, _ in waiting}
+            found |= {id: ParentState("holds", marked, State.RUNNING, None) for id, marked in holds}
+            found |= {id: ParentState("outcomes", marked, State(state), *rest) for id, marked, state, *rest in outcomes}
+            lost = [id for (id,) in known if id not in found]
             if not lost:
-                return {id: standing[id] for id in parents if id in standing}, blocked
+                return {id: found[id] for id in parents if id in found}, blocked
         raise Flawed(lost)
 
-    async def _mark_followed(self, connection: Connection, parents: Mapping[str, Standing]) -> None:
+    async def _mark_followed(self, connection: Connection, parents: Mapping[str, ParentState]) -> None:
         for table in TABLES:
             fresh = sorted(id for id, each in parents.items() if each.table == table and not each.followed)
             if fresh:
@@ -206,7 +208,7 @@ class Edges:
         return any(child.followed for child in children.values())
 
     # -- shares --------------------------------------------------------------------------------------
-    async def place(self, connection: Connection, limit: int, effects: Effects, now: int | None) -> int:
+    async def rank(self, connection: Connection, limit: int, effects: Effects, now: int | None) -> int:
         """Give jobs of fair queues the shares that they have not yet, in a transaction of their own."""
         async with connection.transaction():
             rows = await (await connection.execute(self._sql["unranked"], {"limit": limit})).fetchall()
@@ -215,7 +217,7 @@ class Edges:
             ids = {"ids": array(sorted(child for _, child in rows))}
             waiting = await (await connection.execute(self._sql["to_place"], ids)).fetchall()
             places = {child: number for number, child in rows}
-            jobs = [_as_enqueued(*row) for row in sorted(waiting, key=lambda row: places[row[0]])]
+            jobs = [_new_job_of(*row) for row in sorted(waiting, key=lambda row: places[row[0]])]
             if jobs:
                 weights = await self._enqueue.weights(connection, jobs)
                 ranks, at = await self._shares.give(connection, jobs, weights, now)
@@ -229,9 +231,9 @@ class Edges:
 class _Fates:
     """What becomes of edges, and of the children that they lead to."""
 
-    def __init__(self, edges: Sequence[Edge], parents: Mapping[str, Standing], blocked: set[str]) -> None:
+    def __init__(self, edges: Sequence[Edge], parents: Mapping[str, ParentState], blocked: set[str]) -> None:
         self.closed: set[tuple[str, str]] = set()
-        self.led: dict[tuple[str, str], tuple[str, str, bool]] = {}  # edge, the one that stands for it from now on
+        self.led: dict[tuple[str, str], tuple[str, str, bool]] = {}  # edge, the one that replaces it
         self.cancelled: set[str] = set()
         self.over: set[str] = set()  # children that are not blocked any more
         for edge in sorted(set(edges), key=lambda edge: (edge.parent, edge.child)):
@@ -251,7 +253,7 @@ class _Fates:
                 self.closed.add((edge.parent, edge.child))
 
 
-def _as_enqueued(id: str, task: str, queue: str, priority: int, run_at: int, tenant: str | None) -> NewJob:
+def _new_job_of(id: str, task: str, queue: str, priority: int, run_at: int, tenant: str | None) -> NewJob:
     return NewJob(
         id=id, task=task, queue=queue, priority=priority, at=run_at, tenant=unmarked(tenant), payload="", backoff="",
         retention="", dead_retention="",

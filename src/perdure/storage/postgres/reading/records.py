@@ -200,7 +200,7 @@ def claimed_of(rows: Sequence[Sequence[Any]], doubtful: list[str]) -> list[Recor
 
     Most claimed jobs were never tried before and have only default values. All that differs is the id, the time of
     creation and the payload: a tenth of a record. A claim returns the jobs that are alike in one row, with what they have
-    in common once (`usual_columns` in queries/claim.sql).
+    in common once (`grouped_columns` in queries/claim.sql).
 
     The ids of those that cannot be read, or may be such, are added to
     `doubtful`.

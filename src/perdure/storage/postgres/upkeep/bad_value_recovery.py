@@ -47,8 +47,8 @@ class Cause:
         async with self._looking:
             if self.removed != removed:
                 return True
-            told = f"{type(error).__name__} {error}"
-            again_at, pause = self._in_vain.get(told, (0.0, 0.5))
+            message = f"{type(error).__name__} {error}"
+            again_at, pause = self._in_vain.get(message, (0.0, 0.5))
             if monotonic() < again_at:
                 return False
             if await self._look():
@@ -58,7 +58,7 @@ class Cause:
             pause = min(2 * pause, LONGEST_PAUSE)
             if len(self._in_vain) >= MANY:
                 self._in_vain.clear()
-            self._in_vain[told] = (monotonic() + pause, pause)
+            self._in_vain[message] = (monotonic() + pause, pause)
             return False
 
     async def set_aside(self, ids: Sequence[str], effects: Effects) -> None:

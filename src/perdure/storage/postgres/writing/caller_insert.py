@@ -72,9 +72,9 @@ def _fields(number: int, job: NewJob, now: int | None, rank: int | None) -> dict
         "max_attempts": job.max_attempts,
         "timeout": job.timeout,
         "lease": job.lease,
-        "backoff": unusual(job, "backoff"),
-        "retention": unusual(job, "retention"),
-        "dead_retention": unusual(job, "dead_retention"),
+        "backoff": unless_default(job, "backoff"),
+        "retention": unless_default(job, "retention"),
+        "dead_retention": unless_default(job, "dead_retention"),
         "expires": job.expires,
         "key": marked(job.key),
         "tenant": job.tenant,
@@ -86,7 +86,7 @@ def _fields(number: int, job: NewJob, now: int | None, rank: int | None) -> dict
         "unique_window": job.unique_window,
         "chain_id": job.chain_id,
         "after": job.after,
-        "run_when": unusual(job, "run_when"),
+        "run_when": unless_default(job, "run_when"),
         "waits": job.waits,
         "limits": job.limits,
         "min_version": job.min_version,
@@ -96,7 +96,7 @@ def _fields(number: int, job: NewJob, now: int | None, rank: int | None) -> dict
     return {name: value for name, value in fields.items() if value is not None}
 
 
-USUAL = {  # what NULL stands for in a job's row; queries/record.sql says the same
+DEFAULT_POLICIES = {  # what NULL stands for in a job's row; queries/record.sql says the same
     "backoff": '["exponential",1000000,2.0,3600000000,0]',
     "retention": '{"age":604800000000}',
     "dead_retention": "{}",
@@ -104,7 +104,7 @@ USUAL = {  # what NULL stands for in a job's row; queries/record.sql says the sa
 }
 
 
-def unusual(job: NewJob, name: str) -> str | None:
-    """A policy, None if it is the usual one."""
+def unless_default(job: NewJob, name: str) -> str | None:
+    """A policy, None if it is the default."""
     text: str = getattr(job, name)
-    return None if text == USUAL[name] else text
+    return None if text == DEFAULT_POLICIES[name] else text

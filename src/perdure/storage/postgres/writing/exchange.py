@@ -23,7 +23,7 @@ from perdure.storage.contract import ACCEPTED, CHUNK, Claim, ExchangeResult, Sta
 from ..claiming.claim import Claims, read_outlook
 from ..claiming.fast_exchange import FastExchange
 from ..connection.server import Connection, Cursor, Server, Statement, pipeline, through_conflicts
-from ..edges.edges import Edges, Looked
+from ..edges.edges import Edges, ResolvedEdges
 from ..limits.fast_limits import FastLimitedClaim, LimitedAnswer
 from ..limits.limits import Limits
 from .apply import Apply, Effects, are_short_successes
@@ -97,22 +97,22 @@ class Exchanges:
         do. If it fails, the edges are still on the list."""
         resolved = 0
 
-        async def follow(connection: Connection) -> Looked:
-            return await self._edges.follow(connection, CHUNK - resolved, effects, self._now(), newest=True)
+        async def resolve(connection: Connection) -> ResolvedEdges:
+            return await self._edges.resolve(connection, CHUNK - resolved, effects, self._now(), newest=True)
 
-        async def place(connection: Connection) -> int:
-            return await self._edges.place(connection, CHUNK, effects, self._now())
+        async def rank(connection: Connection) -> int:
+            return await self._edges.rank(connection, CHUNK, effects, self._now())
 
         server = self._server()
         try:
             if effects.ranks:
-                await server.run_indexed(place)
+                await server.run_indexed(rank)
             while resolved < CHUNK:
-                found = await server.run_indexed(follow)
+                found = await server.run_indexed(resolve)
                 resolved += found.edges
                 if not found.more:
                     return False
-            return await server.run_indexed(self._edges.anything)
+            return await server.run_indexed(self._edges.has_unresolved)
         except StoreError:
             return True
 

@@ -27,7 +27,7 @@ from perdure.storage.rules import fast_path
 from ..connection.server import Connection
 from ..queries import load
 from ..reading.records import JOINT
-from .caller_insert import unusual
+from .caller_insert import unless_default
 
 COPY_FROM = 1_000  # jobs of one enqueue from which COPY is quicker
 PIECE = 65_536  # characters of payloads that are sent together
@@ -133,7 +133,7 @@ class Rows:
 def _job_columns(job: NewJob, now: int) -> Columns:
     run_at = now + job.delay if job.delay else None
     instants = {"created_at": now, "run_at": run_at, "lease": job.lease, "timeout": job.timeout}
-    policies = {name: unusual(job, name) for name in ("backoff", "retention", "dead_retention")}
+    policies = {name: unless_default(job, name) for name in ("backoff", "retention", "dead_retention")}
     return _columns(
         JOBS,
         {**instants, "max_attempts": job.max_attempts},
