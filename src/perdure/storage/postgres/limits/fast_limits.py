@@ -71,7 +71,7 @@ class FastLimitedClaim:
         self._statements = {
             (reports, form): load(
                 "limits", schema, **parts, **words, moved=_move_part(schema, ordinary), claimed_rows=f"{{{form}}}"
-            )["pass"]
+            )["fast_claim"]
             for reports, words in ends.items()
             for form, ordinary in _FORMS.items()
         }
@@ -141,7 +141,7 @@ class FastLimitedClaim:
 
 
 class _LastRow(NamedTuple):
-    """The last row of `pass`. `unparsed`: there are gates whose limits nobody has parsed yet. `bounded`: there may be more
+    """The last row of `fast_claim`. `unparsed`: there are gates whose limits nobody has parsed yet. `bounded`: there may be more
     gates."""
 
     simple: bool | None

@@ -1,5 +1,5 @@
 -- name: standing_places
--- The rows of holds that stand, looked up one by one, whatever the statistics say.
+-- The rows of valid holds, looked up one by one, whatever the statistics say.
 SELECT hold.place
 FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(stamps)s::bigint[]) AS given (id, attempt, stamp)
     CROSS JOIN LATERAL (
@@ -8,12 +8,12 @@ FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(stamps)s::bigint[]) AS g
         OFFSET 0) AS hold
 
 -- name: succeed
--- The plain success of holders, the most common change of all; gives the ids of those that took hold, whether they are
+-- Report ordinary successes, the most common change of all; returns the ids of those that were accepted, whether they are
 -- followed, and the queues of those under limits.
 WITH {succeeding} SELECT id::text, followed, limited FROM ended;
 
 -- name: succeeding
--- Holds that stand leave, and outcomes come in their place.
+-- Replace valid holds by outcomes.
 ended AS (
     DELETE FROM {schema}.holds WHERE ctid = ANY(ARRAY({standing_places}))
     RETURNING id, run_at, rank, started_at, stamp, version, attempt, waits, held_key, progress, followed, limited, slot
@@ -45,15 +45,15 @@ succeeded AS (
 )
 
 -- name: give_way
--- From here on nobody is waited for longer than this; '0' is for as long as it takes.
+-- How long this transaction waits for a lock from here on; '0' is for as long as it takes.
 SELECT set_config('lock_timeout', %(within)s, true);
 
 -- name: lock
--- The moving rows of jobs, locked in the order of their ids; gives the ids.
+-- Lock the state rows of jobs in the order of their ids; returns the ids.
 SELECT id::text FROM {schema}.{table} WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id FOR UPDATE;
 
 -- name: look
--- Jobs as they stand, and the time.
+-- Jobs with their state, and the time.
 SELECT {record}, {now}
 FROM {schema}.jobs j {moving_by_id} WHERE j.id = ANY(%(ids)s::uuid[]);
 
@@ -84,11 +84,11 @@ SELECT {columns} FROM json_populate_recordset(NULL::{schema}.outcomes, %(rows)s:
 UPDATE {schema}.outcomes SET next_id = %(next_id)s::uuid WHERE id = %(id)s::uuid;
 
 -- name: end_held
--- Holds of jobs that were ended from outside: they stand until the holder stops or the lease is over.
+-- Holds of jobs that were ended from outside: they stay until the holder stops or the lease is over.
 UPDATE {schema}.holds SET ended = true WHERE id = ANY(%(ids)s::uuid[]);
 
 -- name: unresolved
--- Jobs that are followed and have ended: their edges are to be looked at.
+-- Jobs that are followed and have ended: their edges must be resolved.
 INSERT INTO {schema}.unresolved (parent) SELECT id FROM unnest(%(ids)s::uuid[]) AS given (id);
 
 -- name: parked
@@ -117,7 +117,7 @@ UPDATE {schema}.holds SET started_at = (
 WHERE ctid = ANY(ARRAY({standing_places}));
 
 -- name: lengthen
--- A lease that is asked for becomes the job's own if it is longer, for holds that stand.
+-- A lease that is asked for becomes the job's own if it is longer, for valid holds.
 UPDATE {schema}.jobs SET lease = %(lease)s::bigint
 WHERE lease < %(lease)s::bigint AND id = ANY(ARRAY(
     SELECT holds.id
@@ -126,8 +126,8 @@ WHERE lease < %(lease)s::bigint AND id = ANY(ARRAY(
             AND NOT holds.ended));
 
 -- name: renew
--- Prolong the leases of holds that stand, by what is asked for (NULL: by their own); a longer one becomes their own. One whose
--- row is locked is about to be told of by its holder: it still stands.
+-- Prolong the leases of valid holds, by what is asked for (NULL: by their own); a longer one becomes their own. One whose
+-- row is locked is about to be ended by its holder: it is still valid.
 UPDATE {schema}.holds
 SET leased_until = least(coalesce(%(lease)s::bigint, lease), 4611686018427387904) + {now}, lease = greatest(lease, %(lease)s::bigint)
 WHERE id = ANY(ARRAY(
@@ -140,11 +140,11 @@ WHERE id = ANY(ARRAY(
 RETURNING id::text;
 
 -- name: standing
--- Which of these holds stand.
+-- Which of these holds are valid.
 SELECT id::text FROM {schema}.holds WHERE ctid = ANY(ARRAY({standing_places}));
 
 -- name: progress
--- Write the progress that handlers told.
+-- Write the progress that handlers reported.
 UPDATE {schema}.holds SET progress = (%(texts)s::text[])[array_position(%(ids)s::uuid[], id)]
 WHERE id = ANY(%(ids)s::uuid[]);
 

@@ -7,7 +7,7 @@ WITH promoted AS (
         ORDER BY run_at, id LIMIT %(limit)s::integer FOR UPDATE SKIP LOCKED))
     RETURNING queue, task, route, gate
 ),
-news AS (
+notices AS (
     INSERT INTO {schema}.limit_notices (gate, queue, task, route)
     SELECT DISTINCT gate, queue, task, route FROM promoted WHERE gate IS NOT NULL
 )
@@ -32,14 +32,14 @@ AND (SELECT queues.paused FROM {schema}.queues WHERE queues.name = w.queue) IS N
 coalesce(w.min_version, 1) <= {row_version} AND (w.expires_at IS NULL OR w.expires_at > {now} OR w.started_at IS NOT NULL)
 
 -- name: from_start
--- The columns of a lane whose jobs are looked at from the first on.
+-- The columns of a lane that is read from its first job.
 w.queue, w.task, w.route, -2147483648 AS urgency, -9223372036854775808 AS rank, '00000000-0000-0000-0000-000000000000'::uuid AS id
 
 -- name: all_lanes
 -- The lanes that hold wanted jobs, in every queue: a loose scan of the claim index, one seek per lane, however many jobs it
 -- holds. Where there are very many, the lanes of the best jobs alone, which are found along the lines. The jobs of paused queues
--- that stand first there are marked, and no later claim reads them; only where there are very many of them, this claim looks
--- at every lane.
+-- that are first there are marked, and no later claim reads them; only where there are very many of them, this claim reads
+-- every lane.
 SELECT {from_start}
 FROM (
     WITH RECURSIVE lane AS (
@@ -143,7 +143,7 @@ WITH picked AS MATERIALIZED (
 {claimed};
 
 -- name: claimed
--- The picked jobs leave the waiting ones and are held; gives their records.
+-- Move the picked jobs from waiting to holds; returns their records.
 {moved}
 SELECT {claimed_columns} FROM taken AS j
 
@@ -222,10 +222,10 @@ string_agg(j.created_at || ' ' || j.id, chr(30)), j.task, j.queue, 'running', j.
     NULL, NULL, false, NULL, NULL, 'succeeded', 0, false, NULL, j.limits, {row_version}
 
 -- name: exchange
--- Successes and a claim in one statement. Its last row tells, behind the columns of a record, when the next job is due,
+-- Successes and a claim in one statement. Its last row has, behind the columns of a record, when the next job is due,
 -- whether there are suspects, how long it took, whether jobs were passed over that another claimer has locked, which
--- successes took hold if not all did, whether followed jobs ended, and the queues of limited ones. Where a job is due
--- already nothing is claimed: it has to be promoted first. Nor where a followed job ended: who waits for it comes first.
+-- successes were accepted (NULL: all), whether followed jobs ended, and the queues of limited ones. Where a job is due it
+-- claims nothing, because that job has to be promoted first. Nor where a followed job ended: its followers come first.
 WITH due AS MATERIALIZED (
     SELECT (SELECT run_at FROM {schema}.waiting WHERE state = 'scheduled' ORDER BY run_at LIMIT 1) - {now} AS wait
 ),

@@ -1,5 +1,5 @@
 -- name: take
--- What is to be looked at, the oldest or the newest first; what another session is at is left to it.
+-- Lines of the list, the oldest or the newest first; those that another session has locked are left to it.
 SELECT number, parent::text, child::text, mark::text FROM {schema}.unresolved
 WHERE NOT unranked ORDER BY number {direction} LIMIT %(limit)s::integer FOR UPDATE SKIP LOCKED;
 
@@ -40,7 +40,7 @@ SELECT id::text FROM {schema}.jobs WHERE id = ANY(%(ids)s::uuid[]);
 UPDATE {schema}.{table} SET followed = true WHERE id = ANY(%(ids)s::uuid[]);
 
 -- name: close
--- Edges that are closed; gives the children of those that were open.
+-- Close edges; returns the children of those that were open.
 UPDATE {schema}.edges SET open = false
 WHERE ctid = ANY(ARRAY(
     SELECT edge.place FROM unnest(%(parents)s::uuid[], %(children)s::uuid[]) AS given (parent, child)
@@ -54,7 +54,7 @@ RETURNING parent::text, child::text;
 UPDATE {schema}.edges SET open = false WHERE child = ANY(%(ids)s::uuid[]) AND open;
 
 -- name: lead
--- Edges that lead from other jobs from now on, which are to be looked at; gives those that were not open already.
+-- Edges that lead from other jobs from now on, which must be resolved; returns those that were not open already.
 WITH led AS (
     INSERT INTO {schema}.edges (parent, child, finished)
     SELECT parent, child, finished
@@ -102,15 +102,15 @@ news AS (
 UPDATE {schema}.waiting SET waits = NULL WHERE id = ANY(%(ids)s::uuid[]);
 
 -- name: forget
--- What has been looked at.
+-- Lines that are done.
 DELETE FROM {schema}.unresolved WHERE number = ANY(%(numbers)s::bigint[]);
 
 -- name: go_on_behind
--- One parent or child has more edges: the next look begins behind this one.
+-- One parent or child has more edges: the next step begins behind this one.
 UPDATE {schema}.unresolved SET mark = %(mark)s::uuid WHERE number = %(number)s::bigint;
 
 -- name: left
--- Whether there is anything to look at.
+-- Whether there is anything to resolve.
 SELECT EXISTS (SELECT 1 FROM {schema}.unresolved);
 
 -- name: followers
@@ -153,5 +153,5 @@ WITH freed AS (
 SELECT DISTINCT queue FROM freed WHERE state <> 'blocked';
 
 -- name: placed
--- They have their shares; their edges are looked at next.
+-- They have their ranks; their edges are resolved next.
 UPDATE {schema}.unresolved SET unranked = false WHERE number = ANY(%(numbers)s::bigint[]);

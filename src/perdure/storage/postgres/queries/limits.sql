@@ -31,12 +31,12 @@ UPDATE {schema}.limit_gates SET most = (%(mosts)s::bigint[])[array_position(%(ga
     key = (%(keys)s::uuid[])[array_position(%(gates)s::uuid[], gate)]
 WHERE gate = ANY(%(gates)s::uuid[]) AND most IS NULL;
 
--- name: pass
--- Successes, a turn and its claim in one, where that is simple. Gates whose key is used up are closed, lanes without jobs
--- forgotten. The last row tells, behind the columns of a record, whether it was simple (NULL: there is nothing), whether jobs
--- are left that may start, whether there are suspects, lanes whose limits nobody has read yet, how long the turn took, which
--- successes took hold if not all did, whether nothing was claimed because something else comes first, whether followed jobs
--- ended, and the queues of limited ones.
+-- name: fast_claim
+-- Report successes, take a turn and claim, in one statement where that is simple. Close gates whose key is used up, and forget
+-- lanes without jobs. The last row has these columns behind those of a record: whether it was simple (NULL: there is nothing),
+-- whether jobs are left that may start, whether there are suspects, whether there are gates whose limits nobody has parsed yet,
+-- whether there may be more gates, how long the turn took, which successes were accepted (NULL: all), whether nothing was
+-- claimed because something else comes first, whether followed jobs ended, and the queues of limited ones.
 WITH {succeeding},
 withheld AS MATERIALIZED (SELECT {something_first} AS so),
 lane AS MATERIALIZED (
@@ -85,8 +85,8 @@ NULL::boolean, NULL::boolean, NULL::boolean, NULL::boolean, NULL::boolean, NULL:
     NULL::boolean, NULL::text[], NULL::void
 
 -- name: something_first
--- Whether a followed job ended or one is due: who waits for it, or is promoted, comes first. All ends are written before the
--- turn is taken: what they give up is then room for this claim, and nobody waits for a turn that is spent on them.
+-- Whether a followed job ended or a job is due: followers and promoted jobs come first. All successes are written before the turn
+-- is taken: the slots that they free serve this claim, and nobody waits for a turn that is spent on writing them.
 (SELECT count(*) < 0 FROM succeeded) OR (SELECT count(*) < 0 FROM released) OR (SELECT count(*) > 0 FROM noted WHERE followed)
     OR EXISTS (SELECT 1 FROM {schema}.waiting WHERE state = 'scheduled' AND run_at <= {now})
 
@@ -151,7 +151,7 @@ SELECT given.key::text, {running_now} FROM unnest(%(keys)s::uuid[]) AS given (ke
 SELECT key::text, at, times FROM {schema}.limit_starts WHERE key = ANY(%(keys)s::uuid[]) ORDER BY key, at;
 
 -- name: lock
--- These jobs, locked, and whether they are parked; those that somebody else is at are left out.
+-- Lock these jobs; whether they are parked. Jobs that another session has locked are left out.
 SELECT id::text, state = 'ready' AND parked FROM {schema}.waiting WHERE id = ANY(%(ids)s::uuid[])
 ORDER BY id FOR UPDATE SKIP LOCKED;
 
@@ -175,7 +175,7 @@ FROM unnest(%(keys)s::uuid[], %(ats)s::bigint[], %(times)s::bigint[], %(until)s:
 ON CONFLICT (key, at) DO UPDATE SET times = excluded.times, until = excluded.until;
 
 -- name: close
--- Gates that let nobody through, by the key that is used up; that key has no room.
+-- Close gates that let nobody through, by the key that is used up; that key has no free slots.
 WITH shut AS (
     UPDATE {schema}.limit_gates SET closed_at = %(now)s::bigint,
         closed_by = (%(keys)s::uuid[])[array_position(%(gates)s::uuid[], gate)],
@@ -190,14 +190,15 @@ SELECT {schema}.limit_close('{}'::tid[], %(empty)s::tid[], %(empty)s::tid[], %(m
     %(ranks)s::bigint[], %(ids)s::uuid[], {now});
 
 -- name: mend
--- Should word have been lost: slots whose hold is not there are given up, gates that have been closed for long are looked at
--- again, and lanes that nobody knows are told of. Jobs that the pause of a queue held up which is not paused are let on. Starts that ceased to count a day ago are forgotten.
+-- Repair what a lost notice can leave: release slots without a hold, reopen gates that have been closed for long, and insert
+-- notices of lanes without a gate. Clear the marks of jobs and gates whose queue is not paused. Delete starts that ceased to
+-- count a day ago.
 WITH over AS (DELETE FROM {schema}.limit_starts WHERE until < {now} - 86400000000),
-let_on AS (
+resumed_jobs AS (
     UPDATE {schema}.waiting AS w SET in_paused_queue = NULL
     WHERE w.in_paused_queue AND NOT EXISTS (SELECT 1 FROM {schema}.queues WHERE queues.name = w.queue AND queues.paused)
 ),
-resumed AS (
+resumed_gates AS (
     UPDATE {schema}.limit_gates AS w SET paused = false
     WHERE w.paused AND w.closed_by IS NULL
         AND NOT EXISTS (SELECT 1 FROM {schema}.queues WHERE queues.name = w.queue AND queues.paused)
