@@ -141,8 +141,8 @@ class FastLimitedClaim:
 
 
 class _LastRow(NamedTuple):
-    """The last row of `fast_claim`. `unparsed`: there are gates whose limits nobody has parsed yet. `bounded`: there may be more
-    gates."""
+    """The last row of `fast_claim`. `unparsed`: there are gates whose limits nobody has parsed yet. `bounded`: there may be
+    more gates."""
 
     simple: bool | None
     more: bool | None
