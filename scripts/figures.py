@@ -6,6 +6,7 @@ They are held to their budgets by `tests/project/test_budgets.py`.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 import subprocess
@@ -206,11 +207,21 @@ def _imported(node: ast.AST) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    if arguments == ["--list"]:
+    parser = argparse.ArgumentParser(
+        prog="./dev figures", description="Print sizes, names and private access of the code."
+    )
+    parser.add_argument("commits", nargs="*", metavar="COMMIT", help="print the figures of this commit beside them")
+    parser.add_argument("--list", action="store_true", help="name what is counted")
+    options = parser.parse_args(arguments)
+    if options.list:
         _print_lists(figures_of(ROOT))
         return 0
     columns = [("the working tree", figures_of(ROOT).table())]
-    for commit in arguments:
+    for commit in options.commits:
+        if subprocess.run(
+            ["git", "rev-parse", "--verify", "--quiet", f"{commit}:{PACKAGE}"], cwd=ROOT, capture_output=True
+        ).returncode:
+            parser.error(f"this repository has no commit {commit} with {PACKAGE}")
         with tempfile.TemporaryDirectory(prefix="perdure-figures-") as folder:
             _check_out(commit, Path(folder))
             columns.insert(-1, (commit, figures_of(Path(folder)).table()))
