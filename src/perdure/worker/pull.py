@@ -26,6 +26,7 @@ from ..handler.item import Item
 from ..observe import log
 from ..storage.contract import Claim, ExchangeResult, Storage, Verdict, Want
 from ..tasks.definition import TaskDeclaration, TaskDefinition
+from .claiming.parent_results import read_parents
 from .claiming.single_reports import SingleReports
 from .claiming.unanswered_claims import hand_back_unanswered, run_in_background
 from .claiming.wakeup import Wakeup
@@ -39,7 +40,6 @@ from .running.attempt import Attempt, hand_back
 from .running.completion import Completion
 from .running.context_backend import StoreContextBackend
 from .running.deadlines import Deadlines
-from .running.parent_results import read_parents
 from .running.start import Starter
 from .service import Service, retry_pause
 

@@ -19,6 +19,7 @@ from .claiming.claim_loop import ClaimLoop
 from .claiming.demand import Demand
 from .claiming.demand_limited import LimitedDemand
 from .claiming.demand_per_task import PerTaskDemand
+from .claiming.parent_results import Followers
 from .claiming.seen_queues import SeenQueues
 from .claiming.wakeup import Wakeup
 from .completion_queue import CompletionQueue
@@ -37,7 +38,6 @@ from .options import WorkerOptions
 from .pull_upkeep import LONGEST_ROUND, upkeep_of
 from .running.attempt import Attempt, hand_back, stop_change_of
 from .running.context_backend import StoreContextBackend
-from .running.parent_results import Followers
 from .running.slots import Slots
 from .service import Service
 

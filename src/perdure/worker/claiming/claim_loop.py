@@ -31,11 +31,11 @@ from ..completion_queue import CompletionQueue, End, attempt_of, change_of
 from ..health.store_trouble import StoreRecovery
 from ..leases.held_jobs import HeldJobs
 from ..running.attempt import Attempt
-from ..running.parent_results import Followers
 from ..running.slots import Slots
 from ..service import to_pulse
 from .answer_timeout import AnswerTimedOut, AnswerTimeout
 from .demand import Demand
+from .parent_results import Followers
 from .seen_queues import SeenQueues
 from .single_reports import SingleReports
 from .wakeup import Wakeup

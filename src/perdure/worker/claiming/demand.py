@@ -20,10 +20,10 @@ from ..completion_queue import End
 from ..health.store_trouble import StoreRecovery
 from ..leases.held_jobs import HeldJobs
 from ..running.attempt import Attempt
-from ..running.parent_results import Followers
 from ..running.slots import Slots
 from .demand_limited import LimitedDemand
 from .demand_per_task import PerTaskDemand
+from .parent_results import Followers
 
 if TYPE_CHECKING:
     from ...tasks.definition import TaskDefinition

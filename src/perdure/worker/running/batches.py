@@ -15,6 +15,7 @@ from ...core.record import Record
 from ...handler import context_access
 from ...handler.item import BatchContext, Item, results_of
 from .attempt import Attempt
+from .deadlines import AGAIN
 
 if TYPE_CHECKING:
     from ...tasks.definition import TaskDefinition
@@ -59,6 +60,23 @@ class Batch:
     def stop(self) -> None:
         if self.slot is not None:
             self.slot.cancel()
+
+    def stop_in_time(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Cancel the call when its longest timeout is over, and again until it ends. Items that have their outcome have no
+        timeout any more, but the call has."""
+        self._stop_after(self.longest, loop)
+
+    def _stop_after(self, seconds: float | None, loop: asyncio.AbstractEventLoop) -> None:
+        if seconds is not None:
+            self.timer = loop.call_later(seconds, self._stop_again, loop)
+
+    def _stop_again(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.stop()
+        self._stop_after(AGAIN, loop)
+
+    def cancel_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
 
     @property
     def longest(self) -> float | None:

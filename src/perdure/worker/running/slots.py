@@ -29,7 +29,7 @@ from .child_processes import Processes
 from .completion import Completion
 from .context_backend import StoreContextBackend
 from .coroutine_driver import ContextCoroutine
-from .deadlines import AGAIN, Deadlines
+from .deadlines import Deadlines
 from .invocation import Invoker, first_step, first_step_of
 from .slot_tasks import SlotTasks
 from .start import Starter
@@ -313,7 +313,7 @@ class Slots:
         error: BaseException | None = None
         batch.slot = task
         self._on_loop += 1
-        self._stop_batch_after(batch, batch.longest)
+        batch.stop_in_time(self._loop)
         variables = self._variables.copy()
         handler: ContextCoroutine | None = None
         try:
@@ -328,8 +328,7 @@ class Slots:
         finally:
             batch.slot = None
             self._on_loop -= 1
-            if batch.timer is not None:
-                batch.timer.cancel()
+            batch.cancel_timer()
         if batch.lost is not None:
             await self._absorb_cancellation(task)
         for each in batch.ends(value, error):
@@ -337,15 +336,6 @@ class Slots:
         self.batches.end(batch)
         if task.cancelling():
             raise asyncio.CancelledError  # it was not meant for the batch
-
-    def _stop_batch_after(self, batch: Batch, seconds: float | None) -> None:
-        """Items that have their outcome have no timeout any more, but the call has: that of the longest."""
-        if seconds is not None:
-            batch.timer = self._loop.call_later(seconds, self._stop_batch_again, batch)
-
-    def _stop_batch_again(self, batch: Batch) -> None:
-        batch.stop()
-        self._stop_batch_after(batch, AGAIN)
 
     # -- the threads ---------------------------------------------------------------------------------
     def _run_in_thread(self, attempt: Attempt) -> object:

@@ -15,10 +15,10 @@ from ...errors import ArgumentsDoNotFit, InvalidCall
 from ...flow.build_jobs import RESULTS, takes_of, with_argument
 from ...observe import log
 from ...storage.contract import Storage
-from ..claiming.answer_timeout import AnswerTimeout
 from ..completion_queue import CompletionQueue
-from .attempt import Attempt, ChildReport, hand_back
-from .slots import Slots
+from ..running.attempt import Attempt, ChildReport, hand_back
+from ..running.slots import Slots
+from .answer_timeout import AnswerTimeout
 
 if TYPE_CHECKING:
     from ...tasks.definition import TaskDefinition
