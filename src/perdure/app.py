@@ -119,9 +119,9 @@ class Perdure(Registry):
             raise InvalidCall(
                 "app.enqueue takes one thing; bind arguments by task.call(…), and give several calls in a list"
             )
-        calls, nodes, pick = work_of(work)
+        calls, order, pick = work_of(work)
         handles: JobHandle[Any] | list[JobHandle[Any]] = pick(
-            await self._runtime.client.enqueue(calls, connection, nodes)
+            await self._runtime.client.enqueue(calls, connection, order)
         )
         return handles
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.ids import new_ids
 from ..core.record import NewJob
 from ..errors import InvalidCall
-from ..flow.graph import Step
+from ..flow.graph import PlannedCall
 from ..storage.types import EnqueueResult
 from ..tasks.definition import TaskBinding
 from ..tasks.task import Call
@@ -26,17 +26,17 @@ STEP = 500  # handles that are built at once
 
 class CallList:
     """The calls of one enqueue, checked. Their ids stay until all are stored (`keep_ids`, `forget_ids`), so that repeating
-    the same calls after an error is safe. `steps`: the order of the calls, if they have one."""
+    the same calls after an error is safe. `order`: what each call waits for, if they have an order."""
 
-    def __init__(self, runtime: AppRuntime, calls: Sequence[Call[Any]], steps: Sequence[Step] = ()) -> None:
+    def __init__(self, runtime: AppRuntime, calls: Sequence[Call[Any]], order: Sequence[PlannedCall] = ()) -> None:
         self._runtime = runtime
         self._calls = calls
         app = runtime.app
         self._one = _one_binding(app, calls)
         self._bindings = [bound_to(app, call) for call in calls] if self._one is None else [self._one] * len(calls)
         self._payloads = [call._payload for call in calls]
-        for step, bound in zip(steps, self._bindings, strict=False):
-            if step.takes is not None:
+        for planned, bound in zip(order, self._bindings, strict=False):
+            if planned.takes is not None:
                 bound.definition.check_handed("the result of what is before it")
         self._check_sizes()
         self._ids = _kept_ids(calls)

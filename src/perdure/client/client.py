@@ -13,7 +13,7 @@ from ..core.record import NewJob, Record
 from ..core.validation import ENQUEUE_CHUNK
 from ..errors import InvalidCall, PerdureError, QueueFull
 from ..flow.build_jobs import gathering_job, link_jobs
-from ..flow.graph import Flow, Graph, Step
+from ..flow.graph import Flow, Graph, PlannedCall
 from ..storage.contract import EnqueueResult, QueueAtCapacity, Storage
 from ..storage.outbox import Late
 from ..storage.rules.records import owners_among, parents_of, redirect_parents
@@ -66,17 +66,17 @@ class Client:
         return await enqueue_in_transaction(self._runtime.loops, connection, jobs)
 
     async def enqueue(
-        self, calls: Sequence[Call[Any]], connection: object, steps: Sequence[Step] = ()
+        self, calls: Sequence[Call[Any]], connection: object, order: Sequence[PlannedCall] = ()
     ) -> list[JobHandle[Any]]:
         """Store calls, all or none up to 500, above that in chunks. Their ids stay until all are stored, so that
-        repeating the same calls after an error is safe. `steps`: the order of the calls, if they have one."""
-        call_list = CallList(self._runtime, calls, steps)
+        repeating the same calls after an error is safe. `order`: what each call waits for, if they have an order."""
+        call_list = CallList(self._runtime, calls, order)
         transaction = call_list.connection(connection)
         stored: list[Chunk] = []
         try:
-            if len(call_list) <= ENQUEUE_CHUNK or steps or transaction is not None:
+            if len(call_list) <= ENQUEUE_CHUNK or order or transaction is not None:
                 jobs = call_list.jobs()
-                await self._enqueue_chunks_in_order(link_jobs(steps, jobs) if steps else jobs, transaction, stored)
+                await self._enqueue_chunks_in_order(link_jobs(order, jobs) if order else jobs, transaction, stored)
             else:
                 await self._enqueue_chunks_overlapped(call_list, stored)
         except BaseException as error:
@@ -172,10 +172,10 @@ class Client:
         """The jobs that go on with a job's chain, which ends with the last of them."""
         chain_id = record.chain_id or record.id
         plan = flow._plan
-        calls = CallList(self._runtime, [step.call for step in plan.steps], plan.steps)
+        calls = CallList(self._runtime, [planned.call for planned in plan.calls], plan.calls)
         if calls.connection(None) is not None:
             raise InvalidCall("Continue takes calls without connection=: they are stored with the job's completion")
-        jobs = link_jobs(plan.steps, calls.jobs(), chain_id)
+        jobs = link_jobs(plan.calls, calls.jobs(), chain_id)
         if any(record.id in parents_of(job.after) for job in jobs):
             raise InvalidCall(
                 "Continue with a call after= the job itself would wait for ever: a job is over when its chain is; without "
@@ -190,7 +190,7 @@ class Work(NamedTuple):
     """The argument of `app.enqueue`: calls, their order, and a function that picks the handles to return."""
 
     calls: Sequence[Call[Any]]
-    steps: Sequence[Step]
+    order: Sequence[PlannedCall]
     pick: Callable[[list[JobHandle[Any]]], Any]
 
 
@@ -200,10 +200,10 @@ def work_of(work: object) -> Work:
         return Work([work], (), _first)
     if isinstance(work, Graph | Flow):
         plan = work._plan
-        if isinstance(work, Flow) and plan.many and not plan.steps:
+        if isinstance(work, Flow) and plan.many and not plan.calls:
             raise InvalidCall("a group of no calls has no job to wait for; give it .then(task)")
         pick = _all if isinstance(work, Graph) else GroupHandle.of if plan.many else _last
-        return Work([step.call for step in plan.steps], plan.steps, pick)
+        return Work([planned.call for planned in plan.calls], plan.calls, pick)
     if isinstance(work, str | bytes) or not isinstance(work, Iterable):
         takes = "app.enqueue takes task.call(…), a list of such calls, a flow or a graph"
         raise InvalidCall(f"{takes}, not {type(work).__name__}{_instead_of(work)}")

@@ -1,4 +1,4 @@
-"""Turns the steps of a flow into jobs: each waits for those of its parents, all in one chain."""
+"""Turns the calls of a flow into jobs: each waits for those of its parents, all in one chain."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ from ..errors import InvalidCall
 from ..tasks.options import parents_text
 
 if TYPE_CHECKING:
-    from .graph import Step
+    from .graph import PlannedCall
 
 TAKES = "perdure.takes"  # in a job's meta: what it gets of its parents as its first argument
 RESULTS = "results"  # what it takes for its own result, without its handler being called
 
 
-def link_jobs(steps: Sequence[Step], jobs: Sequence[NewJob], chain_id: str | None = None) -> list[NewJob]:
-    """The jobs of these steps, in their order, waiting for one another."""
-    ids = {step: job.id for step, job in zip(steps, jobs, strict=True)}
+def link_jobs(
+    planned_calls: Sequence[PlannedCall], jobs: Sequence[NewJob], chain_id: str | None = None
+) -> list[NewJob]:
+    """The jobs of these calls, in their order, waiting for one another."""
+    ids = {planned: job.id for planned, job in zip(planned_calls, jobs, strict=True)}
     first = chain_id or jobs[0].id
-    return [_link(step, job, ids, first) for step, job in zip(steps, jobs, strict=True)]
+    return [_link(planned, job, ids, first) for planned, job in zip(planned_calls, jobs, strict=True)]
 
 
-def _link(step: Step, job: NewJob, ids: dict[Step, str], chain_id: str) -> NewJob:
-    parents = [ids[parent] for parent in step.after]
-    if step.takes == "list" and not parents:  # a group of none
-        payload = with_argument(job.payload, step.call._task._first_parameter(), "[]")
+def _link(planned: PlannedCall, job: NewJob, ids: dict[PlannedCall, str], chain_id: str) -> NewJob:
+    parents = [ids[parent] for parent in planned.after]
+    if planned.takes == "list" and not parents:  # a group of none
+        payload = with_argument(job.payload, planned.call._task._first_parameter(), "[]")
         return msgspec.structs.replace(job, payload=payload, chain_id=chain_id)
     before = [] if job.after is None else msgspec.json.decode(job.after, type=list[str])
-    if step.takes is not None and before:
+    if planned.takes is not None and before:
         raise InvalidCall(f"{job.task}: then(…) hands it the result of what is before it; after= cannot be given too")
     after = list(dict.fromkeys([*before, *parents]))
     return msgspec.structs.replace(
@@ -41,7 +43,7 @@ def _link(step: Step, job: NewJob, ids: dict[Step, str], chain_id: str) -> NewJo
         after=parents_text(job.task, after),
         waits=len(after),
         chain_id=chain_id,
-        meta=job.meta if step.takes is None else _with_takes(job.meta, step.takes),
+        meta=job.meta if planned.takes is None else _with_takes(job.meta, planned.takes),
     )
 
 

@@ -1,8 +1,8 @@
 """Calls in an order: flows and graphs, which `app.enqueue` takes beside single calls.
 
 A `Flow` has one result: that of its last call, or the list of its last ones (`group`). `then` hands that result to the
-next call as its first argument. A `Graph` has no result of its own. Both hold a `Plan`, a list of steps; a step is a call
-and the steps that it waits for.
+next call as its first argument. A `Graph` has no result of its own. Both hold a `Plan`: a list of planned calls, each
+with those that it waits for.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ class _Takes(Protocol[A_contra, R_co]):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Step:
-    """A call, the steps that it waits for, and what it gets of them as its first argument."""
+class PlannedCall:
+    """A call, the calls that it waits for, and what it gets of them as its first argument."""
 
     call: Call[Any]
-    after: tuple[Step, ...] = ()
+    after: tuple[PlannedCall, ...] = ()
     takes: Takes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps of a flow or graph, each behind those that it waits for. `ends`: those whose results are the result of the
+    """The calls of a flow or graph, each behind those that it waits for. `ends`: those whose results are the result of the
     flow. `many`: that result is a list."""
 
-    steps: Sequence[Step]
-    ends: Sequence[Step] = ()
+    calls: Sequence[PlannedCall]
+    ends: Sequence[PlannedCall] = ()
     many: bool = False
 
     def then(self, task: object) -> Flow[Any]:
-        """A flow of these steps, and a task that gets their result."""
+        """A flow of these calls, and a task that gets their result."""
         if not isinstance(task, Task):
             raise InvalidCall(f"then(…) takes a task, without a call: a.call(1).then(b); not {type(task).__name__}")
-        step = Step(task._open_call(), tuple(self.ends), "list" if self.many else "one")
-        return Flow(Plan([*self.steps, step], [step]))
+        planned = PlannedCall(task._open_call(), tuple(self.ends), "list" if self.many else "one")
+        return Flow(Plan([*self.calls, planned], [planned]))
 
 
 class Node(Generic[R_co]):
     """A call in a graph."""
 
-    __slots__ = ("_step",)
+    __slots__ = ("_planned",)
 
-    def __init__(self, step: Step) -> None:
-        self._step = step
+    def __init__(self, planned: PlannedCall) -> None:
+        self._planned = planned
 
     def __repr__(self) -> str:
-        return f"<Node {self._step.call._task._declared.name}>"
+        return f"<Node {self._planned.call._task._declared.name}>"
 
 
 class Flow(Generic[R_co]):
@@ -77,7 +77,7 @@ class Flow(Generic[R_co]):
         return self._plan.then(task)
 
     def __repr__(self) -> str:
-        return f"<Flow of {len(self._plan.steps)} call(s)>"
+        return f"<Flow of {len(self._plan.calls)} call(s)>"
 
 
 class Graph:
@@ -95,11 +95,11 @@ class Graph:
     """
 
     def __init__(self) -> None:
-        self._steps: dict[Node[Any], Step] = {}
+        self._calls: dict[Node[Any], PlannedCall] = {}
 
     @property
     def _plan(self) -> Plan:
-        return Plan(list(self._steps.values()))
+        return Plan(list(self._calls.values()))
 
     def add(self, call: Call[R], /, *, after: Sequence[Node[Any]] = ()) -> Node[R]:
         """A further call; it waits for these nodes of the same graph."""
@@ -109,15 +109,15 @@ class Graph:
         for node in after:
             if not isinstance(node, Node):
                 raise InvalidCall(f"graph.add: after= takes what graph.add gave, not {type(node).__name__}")
-            if node not in self._steps:
+            if node not in self._calls:
                 raise InvalidCall("graph.add: after= names a node of another graph")
-        step = Step(call, tuple(self._steps[node] for node in dict.fromkeys(after)))
-        added: Node[R] = Node(step)
-        self._steps[added] = step
+        planned = PlannedCall(call, tuple(self._calls[node] for node in dict.fromkeys(after)))
+        added: Node[R] = Node(planned)
+        self._calls[added] = planned
         return added
 
     def __repr__(self) -> str:
-        return f"<Graph of {len(self._steps)} call(s)>"
+        return f"<Graph of {len(self._calls)} call(s)>"
 
 
 class Continuing:
@@ -140,29 +140,29 @@ else:
         """Calls one after the other; each begins when the one before has succeeded. Results are in ctx.parents."""
         if not calls:
             raise InvalidCall("chain(…) needs at least one call")
-        steps = []
+        planned_calls = []
         for call in calls:
             _check_call(call, "chain")
-            steps.append(Step(call, tuple(steps[-1:])))
-        return Flow(Plan(steps, steps[-1:]))
+            planned_calls.append(PlannedCall(call, tuple(planned_calls[-1:])))
+        return Flow(Plan(planned_calls, planned_calls[-1:]))
 
     def Continue(call, /):
         """Return this from a handler: its job is done, and the call goes on with its chain, both or neither."""
         flow = chain(call) if isinstance(call, Call) else call
         if not isinstance(flow, Flow):
             raise InvalidCall(f"Continue takes task.call(…) or a flow, not {type(call).__name__}")
-        if not flow._plan.steps:
+        if not flow._plan.calls:
             raise InvalidCall("Continue: a group of no calls has no job to go on with; give it .then(task)")
         return Continuing(flow)
 
 
 def group(*calls: Call[R]) -> Flow[list[R]]:
     """Calls side by side; the result is the list of theirs, in this order."""
-    steps = []
+    planned_calls = []
     for call in calls:
         _check_call(call, "group")
-        steps.append(Step(call))
-    return Flow(Plan(steps, steps, many=True))
+        planned_calls.append(PlannedCall(call))
+    return Flow(Plan(planned_calls, planned_calls, many=True))
 
 
 def graph() -> Graph:

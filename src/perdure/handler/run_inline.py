@@ -17,7 +17,7 @@ from ..core.outcome import Outcome
 from ..core.record import NewJob, Record
 from ..errors import ArgumentsDoNotFit, InvalidCall
 from ..flow.build_jobs import with_argument
-from ..flow.graph import Continuing, Plan, Step
+from ..flow.graph import Continuing, Plan, PlannedCall
 from ..tasks.middleware import call_through
 from ..tasks.providers import open_all
 from .context import Context, DetachedBackend, _current
@@ -47,36 +47,36 @@ async def run_inline(app: Perdure, definition: TaskDefinition, job: NewJob, pare
 async def _run_group(app: Perdure, plan: Plan) -> list[Any]:
     """Run the calls of a group, one after the other, and return their results."""
     values = []
-    for step in plan.steps:
-        bound, job, parents = _prepare(app, step, {})
+    for planned in plan.calls:
+        bound, job, parents = _prepare(app, planned, {})
         values.append(await run_inline(app, bound.definition, job, parents))
     return values
 
 
 async def _run_in_order(app: Perdure, plan: Plan) -> Any:
     """Run the calls of a flow. Returns the value of the last handler, which may continue in its turn."""
-    results: dict[Step, tuple[str, str | None]] = {}
-    *before, last = plan.steps
-    for step in before:
-        bound, job, parents = _prepare(app, step, results)
+    results: dict[PlannedCall, tuple[str, str | None]] = {}
+    *before, last = plan.calls
+    for planned in before:
+        bound, job, parents = _prepare(app, planned, results)
         value = await run_inline(app, bound.definition, job, parents)
-        results[step] = (job.task, bound.definition.encode_result(value))
+        results[planned] = (job.task, bound.definition.encode_result(value))
     bound, job, parents = _prepare(app, last, results)
     return await _run_one(app, bound.definition, job, parents)
 
 
 def _prepare(
-    app: Perdure, step: Step, results: Mapping[Step, tuple[str, str | None]]
+    app: Perdure, planned: PlannedCall, results: Mapping[PlannedCall, tuple[str, str | None]]
 ) -> tuple[TaskBinding, NewJob, Parents]:
     """The job of a call of a flow, and the results of those before it."""
-    call = step.call
+    call = planned.call
     bound = bound_to(app, call)
-    parents = tuple(results[parent] for parent in step.after)
+    parents = tuple(results[parent] for parent in planned.after)
     job = bound.job(call._payload)
-    if step.takes is None:
+    if planned.takes is None:
         return bound, job, parents
     texts = [text or "null" for _, text in parents]
-    value = f"[{','.join(texts)}]" if step.takes == "list" else texts[0]
+    value = f"[{','.join(texts)}]" if planned.takes == "list" else texts[0]
     payload = with_argument(job.payload, call._task._first_parameter(), value)
     return bound, msgspec.structs.replace(job, payload=payload), parents
 

@@ -167,9 +167,9 @@ class Call(msgspec.Struct, Generic[R_co], eq=False, gc=False):
 
     def then(self, task: _Takes[R_co, S], /) -> Flow[S]:
         """Go on with a task that gets this one's result as its first argument: `a.call(1).then(b)`."""
-        from ..flow.graph import Plan, Step
+        from ..flow.graph import Plan, PlannedCall
 
-        step = Step(self)
+        step = PlannedCall(self)
         return Plan([step], [step]).then(task)
 
     def __repr__(self) -> str:
