@@ -26,8 +26,8 @@ class Dying(Delivery):
 
 
 class Relay(relay_module.Relay):
-    async def _delivered(self, batch):
-        delivery = await super()._delivered(batch)
+    async def _deliver(self, batch):
+        delivery = await super()._deliver(batch)
         if POINTS[2] == POINT:
             die()
         return delivery

@@ -156,7 +156,7 @@ async def test_a_commit_that_is_told_of_is_moved_without_waiting_for_the_poll(ne
         relay = Relay(app._runtime.loops.outboxes.get, app._runtime.storage, poll=60)
         stopping = asyncio.Event()
         running = asyncio.create_task(relay.run(stopping))
-        while relay._heard is None:
+        while relay._listening_to is None:
             await asyncio.sleep(0.01)
         with near.transaction() as database:
             job = await near.task.using(connection=database).enqueue()
