@@ -68,14 +68,14 @@ async def test_a_job_that_cannot_be_read_does_not_hide_the_others(url):
 
 
 @pytest.mark.parametrize("lost", ["everything", "the key is of another type", "a name", "an instant", "a job"])
-async def test_texts_of_the_shelf_are_found_again_when_their_index_is_lost(url, lost):
+async def test_kv_entries_are_found_again_when_their_index_is_lost(url, lost):
     async with opened(url) as store:
         (owner,) = jobs(1)
         await store.enqueue([owner])
         texts = [KvWrite("kind", name, "1", due_at=5, job=owner.id) for name in ("a", "b")]
         await store.kv_write(texts)
         with client(url) as raw:
-            key = keys(url)["shelved"]
+            key = keys(url)["kv_index"]
             first = {"a name": b"n", "an instant": b"d", "a job": b"j"}.get(lost)
             if first is not None:
                 raw.zrem(key, *(member for member in raw.zrange(key, 0, -1) if member.startswith(first)))

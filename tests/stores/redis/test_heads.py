@@ -3,7 +3,6 @@
 import random
 
 from perdure.core.lifecycle import Cancelled, Succeeded, decide
-from perdure.storage.redis.schema import FORMAT
 from perdure.testing.conformance.tools import job
 
 from .helpers import claim, client, jobs, keys, opened
@@ -73,15 +72,3 @@ async def test_a_head_of_no_job_is_dropped(url):
         claimed = await store.claim(claim(7))
         assert len({record.id for record in claimed}) == 7
         assert heads(url) == heads_of_the_lanes(url)
-
-
-async def test_a_store_of_the_format_before_gets_its_heads(url):
-    async with opened(url) as store:
-        await store.enqueue([job(queue=queue) for queue in QUEUES])
-        await store.pause("q3", True)
-    with client(url) as raw:
-        raw.delete(keys(url)["heads"])
-        raw.hset(keys(url)["meta"], "format", FORMAT - 1)
-    async with opened(url) as store:
-        assert heads(url) == heads_of_the_lanes(url) != set()
-        assert len(await store.claim(claim(99))) == len(QUEUES) - 1

@@ -5,7 +5,6 @@ import random
 import pytest
 
 from perdure.core.lifecycle import Succeeded, decide
-from perdure.storage.redis.schema import FORMAT
 from perdure.testing.conformance.tools import job
 from tests.support.real_servers import server
 
@@ -87,18 +86,6 @@ async def test_a_head_that_is_wrong_is_corrected(url, damage):
         assert members(url, b"q") == over_queues(url)
         await store.claim(claim(99, limited=True))
         assert members(url, b"q") == set()
-
-
-async def test_a_store_of_the_format_before_gets_its_heads(url):
-    async with opened(url) as store:
-        await store.enqueue([limited(queue) for queue in QUEUES])
-        await store.pause("q3", True)
-    with client(url) as raw:
-        raw.zremrangebylex(keys(url)["limits"], b"[q", b"(r")
-        raw.hset(keys(url)["meta"], "format", FORMAT - 1)
-    async with opened(url) as store:
-        assert members(url, b"q") == over_queues(url) != set()
-        assert len(await store.claim(claim(99, limited=True))) == len(QUEUES) - 1
 
 
 async def test_a_claim_runs_as_many_commands_with_many_queues_as_with_few(kind):

@@ -131,7 +131,7 @@ async def test_what_lost_its_place_or_kept_a_slot_is_mended(url):
 
 
 async def test_holds_are_counted_anew(url):
-    """Whatever was written about them: too few, too many, none at all, and by those who know format 2."""
+    """Whatever was written about them: too few, too many, none at all."""
     async with opened(url, clock=(clock := ManualClock())) as store:
         await store.enqueue(limited(9, under("k", 3), under("other", 9)))
         (first,) = await store.claim(claim(Want(1, limited=True)))
@@ -140,7 +140,7 @@ async def test_holds_are_counted_anew(url):
         for untrue in ({"sk": 1}, {"sk": 7, "snobody": 4}, {"sother": 0}, {}):
             with client(url) as raw:
                 raw.hdel(keys(url)["gates"], "sk", *([] if untrue else ["sother"]))
-                raw.zadd(keys(url)["limits"], {b"sk\x00" + bytes(16): 0})
+                raw.zadd(keys(url)["limits"], {b"sk\x00" + bytes(16): 0})  # what nobody knows is removed
                 if untrue:
                     raw.hset(keys(url)["gates"], mapping=untrue)
             clock.advance(1)
@@ -166,17 +166,11 @@ async def test_many_holds_are_counted_seldom(url):
             assert slots_of(url) == {b"sk": said}
 
 
-async def test_holds_of_format_2_are_counted_when_a_store_is_opened(url):
+async def test_a_key_that_is_named_twice_counts_once(url):
     async with opened(url) as store:
         await store.enqueue(limited(3, under("k", 2), under("k", 3)))
         held = await store.claim(claim())
         assert len(held) == 2
-        assert slots_of(url) == {b"sk": b"2"}, "a key that is named twice counts once"
-    with client(url) as raw:
-        raw.hdel(keys(url)["gates"], "sk")
-        raw.zadd(keys(url)["limits"], {b"sk\x00" + bytes.fromhex(each.id.replace("-", "")): 0 for each in held})
-        raw.hset(keys(url)["meta"], "format", 2)
-    async with opened(url) as store:
         assert slots_of(url) == {b"sk": b"2"}
         assert await store.claim(claim()) == []
         assert len(await ended(store, held)) == 1

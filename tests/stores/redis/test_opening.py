@@ -2,15 +2,17 @@
 
 import itertools
 import ssl
+from contextlib import closing
 
 import pytest
 
 from perdure import StoreError
 from perdure.storage.contract import Claim, Filter, Want
 from perdure.storage.redis import client as client_module
-from perdure.storage.redis import health
+from perdure.storage.redis import health, schema
 from perdure.storage.redis.client import RedisClient
-from perdure.storage.redis.schema import FORMAT
+from perdure.storage.redis.schema import FORMAT, RedisLedger, load_migrations
+from perdure.storage.urls import parse
 from perdure.testing.conformance.tools import job
 
 from .helpers import CERTIFICATE, Proxy, client, keys, opened
@@ -178,18 +180,29 @@ async def test_a_newer_format(url):
     assert "upgrade perdure" in words
 
 
-async def test_an_older_format_is_brought_up(url):
-    """What format 1 wrote is read as it is; without migration it is refused."""
+async def test_an_older_format_is_brought_up(url, monkeypatch):
+    """With a second format; without migration it is refused."""
     async with opened(url) as store:
         await store.enqueue([job()])
+    monkeypatch.setattr(health, "FORMAT", FORMAT + 1)
+    monkeypatch.setattr(schema, "NAMES", (*schema.NAMES, "second"))
+    address = parse(url).server
+    ledger = RedisLedger(address)
+    migrations = load_migrations(address)
+    with closing(ledger):
+        assert (ledger.version(), [migration.name for migration in migrations]) == (FORMAT, ["format", "second"])
     with client(url) as raw:
-        raw.hset(keys(url)["meta"], "format", 1)
-        assert f"format version 1, and this Perdure needs {FORMAT}: run `perdure migrate`" in await refused(
-            url, migrate=False
-        )
+        words = await refused(url, migrate=False)
+        assert f"format version {FORMAT}, and this Perdure needs {FORMAT + 1}: run `perdure migrate`" in words
         async with opened(url) as store:
             assert await store.count(Filter()) == 1
-        assert raw.hget(keys(url)["meta"], "format") == b"%d" % FORMAT
+        assert raw.hget(keys(url)["meta"], "format") == b"%d" % (FORMAT + 1)
+        raw.hset(keys(url)["meta"], "format", FORMAT)
+        ledger = RedisLedger(address)
+        with closing(ledger):
+            assert [ledger.run(migration) for migration in (*migrations, migrations[-1])] == [False, True, False]
+        async with opened(url, migrate=False) as store:
+            assert await store.count(Filter()) == 1
 
 
 async def test_others_open_and_fill_the_store_meanwhile(own, monkeypatch):

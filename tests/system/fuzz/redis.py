@@ -95,7 +95,7 @@ PREFIXES = {
     "aside": (b"1", b"3", b"3work\x00"),
     "ended": (b"work\x00o\x00-\x00", b"work\x00d\x003\x00", b"work\x00o\x00x\x00"),
     "named": (b"k", b"c"),
-    "shelved": (b"n", b"d", b"j", b"dfuzz\x00", b"nfuzz\x00"),
+    "kv_index": (b"n", b"d", b"j", b"dfuzz\x00", b"nfuzz\x00"),
 }
 MARKS = {"outcomes": 16, "errors": 32, "progress": 64, "logs": 128}
 BODY = [
@@ -214,13 +214,13 @@ class RedisTarget(Target):
         for name in ("counts", "depths", "gates", "accounts", "meta"):
             for value, bad in NUMBERS.items():
                 yield Mutation(f"{name}.number", value, partial(self._set_any, name, bad), of_job=False)
-        for name in ("bounds", "queues", "workers", "shelf", "kept_keys", "held_keys"):
+        for name in ("bounds", "queues", "workers", "kv", "kept_keys", "held_keys"):
             for value, bad in FLAT.items():
                 yield Mutation(f"{name}.value", value, partial(self._set_any, name, bad), of_job=False)
         for name, kind in TYPES.items():
             for value, bad in SHORT.items():
                 yield Mutation(f"{name}.foreign", value, partial(self._add, name, kind, bad), of_job=False)
-            if name not in ("jobs", "rows", "meta", "shelf"):  # with these all jobs, or all texts, would be gone
+            if name not in ("jobs", "rows", "meta", "kv"):  # with these all jobs, or all texts, would be gone
                 yield Mutation(f"{name}.type", "a text", partial(self._overwrite, name), of_job=False)
 
     def _set_any(self, name: str, bad: bytes, job: str) -> str | None:
@@ -230,7 +230,7 @@ class RedisTarget(Target):
                 raise Missing
             field = self._chance.choice(fields)
             self._raw.hset(self._keys[name], field, bad)
-            if name == "shelf":  # kind NUL name, which begins with the job that it belongs to, if there is one
+            if name == "kv":  # kind NUL name, which begins with the job that it belongs to, if there is one
                 return str(field.partition(b"\x00")[2].partition(b"/")[0], "utf-8", "replace") or None
         return None
 

@@ -13,7 +13,7 @@ from struct import Struct
 from perdure.core.record import NewJob, Record
 from perdure.storage.rules.fairness import Account
 
-# In the order of KEYS in lua/basics.lua, each with the type that the server must hold there.
+# In the order of KEYS in lua/constants.lua, each with the type that the server must hold there.
 TYPES = {
     "jobs": "hash",
     "rows": "hash",
@@ -45,8 +45,8 @@ TYPES = {
     "gates": "hash",
     "edges": "zset",
     "unresolved": "zset",
-    "shelf": "hash",
-    "shelved": "zset",
+    "kv": "hash",
+    "kv_index": "zset",
     "accounts": "hash",
     "heads": "zset",
     "unread": "zset",
@@ -125,7 +125,7 @@ def known_names(raws: Iterable[bytes]) -> list[str]:
 
 
 def account_bytes(account: Account) -> bytes:
-    """A tenant's account in a queue and priority, as in lua/placing.lua."""
+    """A tenant's account in a queue and priority, as in lua/put_jobs.lua."""
     return b"\x00".join((escaped(account.queue), str(account.priority).encode(), (account.tenant or "").encode()))
 
 

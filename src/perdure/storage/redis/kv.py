@@ -1,4 +1,4 @@
-"""The shelf: named texts under their guards."""
+"""The kv table: named texts with versions, written under guards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .records import NONE, UNREADABLE
 from .script_args import Argument, hold_bytes, new_jobs
 from .unreadable import move_values
 
-_ROW = Struct("<ddH")  # version, due_at, length of the job's id: see lua/shelving.lua
+_ROW = Struct("<ddH")  # version, due_at, length of the job's id: see lua/kv.lua
 _WRITE = Struct("<BddH")  # options, version, due_at, length of the job's id
 _TEXT, _HOLD, _JOBS = 1, 2, 4
 
@@ -31,21 +31,21 @@ async def look(
 
 
 async def _readable(link: RedisClient, told: Sequence[tuple[str, bytes, bytes]]) -> list[KvEntry]:
-    """The texts that can be read; the others are set aside."""
+    """The entries that can be read; the others are set aside."""
     found: list[KvEntry] = []
     bad: list[tuple[bytes, bytes]] = []
     for kind, name, text in told:
         try:
-            found.append(_shelved(kind, plain(name), text))
+            found.append(_entry(kind, plain(name), text))
         except UNREADABLE:
             bad.append((escaped(kind) + b"\x00" + name, text))
     if bad:
-        await move_values(link, "shelf", bad)
+        await move_values(link, "kv", bad)
     return found
 
 
 def writes(listed: Sequence[KvWrite]) -> list[Argument]:
-    """What `kv_write` is asked to write."""
+    """The arguments of kv_write.lua."""
     arguments: list[Argument] = [len(listed)]
     for write in listed:
         job = _id(write.job)
@@ -62,7 +62,7 @@ def writes(listed: Sequence[KvWrite]) -> list[Argument]:
 
 
 async def audit(link: RedisClient, behind: bytes, limit: int) -> tuple[bytes, int]:
-    """Write again what finds texts, where it is lost. Gives where this look ended, and how many texts were put right."""
+    """Write the index of some entries again where it is lost. Returns where the scan ended, and how many were repaired."""
     ended, put_right = await link.run("audit_kv", [behind, limit], repeat=True)
     return ended, int(put_right)
 
@@ -93,7 +93,7 @@ def _row(row: KvEntry) -> bytes:
     return _ROW.pack(row.version, NONE if row.due_at is None else row.due_at, len(job)) + job + row.text.encode()
 
 
-def _shelved(kind: str, name: str, text: bytes) -> KvEntry:
+def _entry(kind: str, name: str, text: bytes) -> KvEntry:
     version, due_at, length = _ROW.unpack_from(text)
     at = _ROW.size + length
     job = id_text(text[_ROW.size : at]) if length else None

@@ -24,7 +24,7 @@ from .unreadable import instant_now, shown
 FEW = 5_000  # waiting jobs that are looked up one by one sooner than a history is walked through
 BUDGET = 2_000  # rows that the server looks at in one go
 CHUNK = 500
-_OFFSET = 1 << 51  # see `ordered` in lua/places.lua
+_OFFSET = 1 << 51  # see `ordered` in lua/indexes.lua
 _ORDERED = Struct(">Q")
 _PLACES = {
     State.RUNNING: ("leases",),
@@ -153,7 +153,7 @@ async def _in_places(link: RedisClient, places: Iterable[str], after: Position |
 
 
 def _id_in(place: str, member: bytes) -> bytes:
-    """The id in a member of an index; see lua/places.lua for their forms."""
+    """The id in a member of an index; see lua/indexes.lua for their forms."""
     if place == "lanes":
         begin = -1
         for _ in range(3):

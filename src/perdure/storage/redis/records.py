@@ -2,8 +2,8 @@
 
 A job is two values. Its *body*, written once, holds what never changes and what only Python reads: the payload, the
 retry rules, tags and the like, as a MessagePack array of texts. Its *row* is a short struct that the scripts read and
-rewrite: state, counters, times, hold (see lua/basics.lua for its layout). Texts come back bit by bit: no script ever looks
-into one.
+rewrite: state, counters, times, hold (its layout is in lua/constants.lua). No script ever looks into a text, so texts come
+back bit by bit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from perdure.storage.rules.unreadable import flaw_of
 from .keys import STAMP, checked_id, escaped, id_text, id_texts, lane_of, names_of, parts_of, plain, stamp_bytes
 
 UNREADABLE = (error, msgspec.MsgspecError, ValueError, IndexError, OverflowError)  # what reading a job may raise
-NONE = -9007199254740992.0  # "no number", as in lua/basics.lua
+NONE = -9007199254740992.0  # "no number", as in lua/constants.lua
 STATES = (
     State.BLOCKED,
     State.SCHEDULED,
@@ -70,7 +70,7 @@ _UNKNOWN = _CANCELLED.pack(2, NONE, NONE)  # how long a job is kept cannot be re
 
 # ---- what few rows have ----------------------------------------------------------------------------
 def more_of(job: NewJob | Record, next_id: str | None = None) -> bytes:
-    """The end of a row, for a job with limits, parents or a next one: see MORE in lua/basics.lua."""
+    """The end of a row, for a job with limits, parents or a next one: see MORE in lua/constants.lua."""
     if job.limits is job.after is next_id is None:
         return b""
     gate = b"" if job.limits is None else gate_of(job.limits)
@@ -242,7 +242,7 @@ def records_of(told: Sequence[bytes]) -> Told:
 
 
 def claimed_of(told: Sequence[Any]) -> Told:
-    """The jobs that a claim brought: as above, or as lua/usual_claim.lua tells them, by row."""
+    """The jobs that a claim brought: as above, or as lua/fast_claim.lua tells them, by row."""
     if not told or isinstance(told[0], bytes):
         return records_of(told)
     unread: list[Raw] = []
@@ -359,7 +359,7 @@ def _or_none(number: int | None) -> float:
 
 
 def _fitting(number: int) -> int:
-    """A counter as four bytes. One that is too large cannot be read afterwards: see lua/basics.lua."""
+    """A counter as four bytes. One that is too large cannot be read afterwards: see lua/constants.lua."""
     return min(max(number, 0), _LARGEST_COUNTER)
 
 

@@ -14,18 +14,14 @@ from .connection import blocking_client
 from .errors import explained
 from .keys import Keys
 
-FORMAT = 5  # of keys, rows and bodies
+FORMAT = 1  # of keys, rows and bodies: see FORMAT in lua/constants.lua
+NAMES = ("format",)  # of the migrations, the first one first
 
 
 def load_migrations(address: Address) -> list[Migration]:
-    """A store has no tables to make: its format is noted, and that is all.
-
-    Format 2 knows limits, edges, shares and the shelf; what format 1 wrote is read as it is. Format 3 counts the holds under
-    a limit; those of format 2 are counted when a store is opened. Format 4 keeps the heads of lanes, and format 5 those
-    of lines under limits over all queues; both are made when a store without them is opened."""
+    """A store has no tables: a migration notes the number of its format, and opening a store brings the keys up to it."""
     meta = Keys(address.prefix)["meta"]
-    names = ("format", "limits_edges_shares_shelf", "holds_counted", "heads_of_lanes", "heads_of_lines")
-    return [Migration(number, name, f"HSET {meta} format {number}\n") for number, name in enumerate(names, start=1)]
+    return [Migration(number, name, f"HSET {meta} format {number}\n") for number, name in enumerate(NAMES, start=1)]
 
 
 class RedisLedger:

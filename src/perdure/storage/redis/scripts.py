@@ -21,8 +21,8 @@ _PLACING = ("parents", "fair_ranks", "put_jobs")
 BASICS = ("constants", "heads")
 FIRST = {
     "enqueue": ("fast_enqueue",),
-    "exchange": ("fast_success", "fast_limit_claim", "fast_claim", "fast_exchange"),
-}  # the short way
+    "exchange": ("fast_success", "fast_claim", "fast_exchange"),
+}  # fast paths: they answer, or leave everything as it was to the general path below
 SHARED = ("prelude", "indexes")
 PARTS = {
     "enqueue": ("limit_gates", "edges", *_PLACING),

@@ -105,7 +105,7 @@ class RedisStorage(Storage):
         self._process = os.getpid()
         self._audited = [b"0"] * SCANNED
         self._inspected = b"0"
-        self._shelf_audited = b"0"
+        self._kv_audited = b"0"
 
     # -- life ----------------------------------------------------------------------------------------
     async def open(self) -> None:
@@ -244,7 +244,7 @@ class RedisStorage(Storage):
         told = await self._used().run("followers", [id_bytes(id) or NOT_AN_ID for id in ids], repeat=True)
         return [sorted(id_texts(children)) for children in told]
 
-    # -- the shelf -----------------------------------------------------------------------------------
+    # -- the kv table --------------------------------------------------------------------------------
     async def kv_read(
         self,
         kind: str,
@@ -299,11 +299,11 @@ class RedisStorage(Storage):
     async def _audit_all(self, link: RedisClient) -> None:
         """Look at all rows, because an index was lost."""
         await link.command("HDEL", link.keys["meta"], "damaged")
-        self._audited, self._shelf_audited = [b"0"] * SCANNED, b"0"
+        self._audited, self._kv_audited = [b"0"] * SCANNED, b"0"
         for _ in range(MOST_AUDITS):
             await self._audit(link)
-            await self._audit_shelf(link)
-            if self._audited[0] == self._audited[-1] == self._shelf_audited == b"0":
+            await self._audit_kv(link)
+            if self._audited[0] == self._audited[-1] == self._kv_audited == b"0":
                 return
 
     async def _audit(self, link: RedisClient) -> int:
@@ -316,8 +316,8 @@ class RedisStorage(Storage):
             self._tell(None, False)
         return int(mended)
 
-    async def _audit_shelf(self, link: RedisClient) -> int:
-        self._shelf_audited, put_right = await kv.audit(link, self._shelf_audited, AUDITED)
+    async def _audit_kv(self, link: RedisClient) -> int:
+        self._kv_audited, put_right = await kv.audit(link, self._kv_audited, AUDITED)
         return put_right
 
     # -- rows that cannot be read --------------------------------------------------------------------
@@ -325,7 +325,7 @@ class RedisStorage(Storage):
         link = self._used()
         self._inspected, told = await link.run("inspect", [limit, self._inspected], repeat=True)
         unread = unreadable.not_running(records_of(told).unread, await self.now())
-        mended = await self._audit_shelf(link)
+        mended = await self._audit_kv(link)
         for _ in range(AUDITS):
             mended += await self._audit(link)
             if self._audited[0] == b"0":  # all rows were looked at

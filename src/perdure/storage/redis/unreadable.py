@@ -1,7 +1,7 @@
 """Jobs that cannot be read: set aside as dead letters, shown in listings, and kept as they were found.
 
-The scripts check each row before they use it (`flaw_in` in lua/basics.lua). One that they cannot use they pass by, and note
-its id in `unread`. Bodies and texts are read here. Whoever meets a job that cannot be read calls `set_aside`: the job is
+The scripts check each row before they use it (`flaw_in` in lua/constants.lua). They skip a row that they cannot use, and add
+its id to `unread`. Bodies and texts are read here. Whoever meets a job that cannot be read calls `set_aside`: the job is
 read again as bytes, what stands for it is made by `storage.rules.unreadable.mend`, and a script writes that if the row is
 still the same. What was found is kept in `unreadable` until the job is removed.
 """
@@ -42,7 +42,7 @@ from .script_args import Argument
 
 LATEST = 6_700_000_000_000_000  # the year 2182: further instants have no exact place among doubles
 AT_ONCE = 100  # jobs that are set aside by one script
-LAST_VERSION = 4_294_967_000  # see lua/basics.lua
+LAST_VERSION = 4_294_967_000  # see lua/constants.lua
 _UNREAD = b"\xff"  # no text: stands for a value that makes no sense
 _AT = Struct("<d")
 _HEAD = Struct("<BHI")

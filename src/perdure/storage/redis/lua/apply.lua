@@ -8,16 +8,16 @@ do
   local WHOM, GUARD, NUMBER, GUARD_STAMP, NEW_STATE, NEW_FAILURES, NEW_LOSSES, OPTIONS = 1, 2, 3, 4, 5, 6, 7, 8
   local TIME, NEW_STARTED_AT, KEEP, NEW_KEEP_LAST, OUTCOME, ERRORS, NEXT = 9, 10, 11, 12, 13, 14, 15
 
-  local function wants(change, option) return band(change[OPTIONS], option) ~= 0 end
+  local function has_option(change, option) return band(change[OPTIONS], option) ~= 0 end
 
-  local function judged(row, change, now)
+  local function judge(row, change, now)
     if not row then return 5 end
     local guard = change[GUARD]
     if guard <= BY_ENDED_HOLD then
       local fits = guard == BY_HOLD and row[STATE] == RUNNING or guard == BY_ENDED_HOLD and row[STATE] > RUNNING
-      if fits and carries(row, change[NUMBER], change[GUARD_STAMP]) then return 0 end
+      if fits and has_hold(row, change[NUMBER], change[GUARD_STAMP]) then return 0 end
       if has(row, HAS_ACCEPTED_STAMP) and row[ACCEPTED_STAMP] == change[GUARD_STAMP] then return 1 end
-      return lost(row, change[NUMBER], change[GUARD_STAMP])
+      return why_lost(row, change[NUMBER], change[GUARD_STAMP])
     end
     local over = row[LEASED_UNTIL] ~= NONE and row[LEASED_UNTIL] <= now
     if row[VERSION] ~= change[NUMBER] or (guard == BY_LAPSE and not over) then return 6 end
@@ -28,20 +28,20 @@ do
     local unique = details(row).unique
     if unique == '' then return end
     mark(row, HOLDS_KEY, true)
-    owned[unique] = row[ID]
-    note(set, held_keys, unique, row[ID])
+    key_owners[unique] = row[ID]
+    append(field_writes, held_keys, unique, row[ID])
   end
 
   local function write_texts(row, change)
     if change[OUTCOME] then
-      note(set, outcomes, row[ID], change[OUTCOME])
+      append(field_writes, outcomes, row[ID], change[OUTCOME])
       mark(row, HAS_OUTCOME, true)
     elseif has(row, HAS_OUTCOME) then
-      note(unset, outcomes, row[ID])
+      append(field_removals, outcomes, row[ID])
       mark(row, HAS_OUTCOME, false)
     end
     if change[ERRORS] then
-      note(set, errors, row[ID], change[ERRORS])
+      append(field_writes, errors, row[ID], change[ERRORS])
       mark(row, HAS_ERRORS, true)
     end
   end
@@ -68,8 +68,8 @@ do
 
   local function write_values(row, change, now)
     local state = change[NEW_STATE]
-    if wants(change, HAS_TIME) then
-      write_time(row, wants(change, TIME_IS_INSTANT) and change[TIME] or now + change[TIME], wants(change, PAYS))
+    if has_option(change, HAS_TIME) then
+      write_time(row, has_option(change, TIME_IS_INSTANT) and change[TIME] or now + change[TIME], has_option(change, PAYS))
     end
     if state == SCHEDULED and details(row).run_at <= now then state = READY end
     if state <= RUNNING then
@@ -77,10 +77,10 @@ do
     elseif row[STATE] <= RUNNING then
       row[FINISHED_AT] = now
     end
-    enter(row, state)
+    set_state(row, state)
     row[FAILURES], row[LOSSES] = change[NEW_FAILURES], change[NEW_LOSSES]
-    mark(row, SUSPECT, wants(change, IS_SUSPECT))
-    mark(row, HIDDEN, wants(change, IS_HIDDEN))
+    mark(row, SUSPECT, has_option(change, IS_SUSPECT))
+    mark(row, HIDDEN, has_option(change, IS_HIDDEN))
     write_texts(row, change)
     if change[NEW_STARTED_AT] ~= NONE then row[STARTED_AT] = change[NEW_STARTED_AT] end
     row[PRUNE_AT] = change[KEEP] == NONE and NONE or now + change[KEEP]
@@ -90,43 +90,43 @@ do
 
   local function write(row, change, now)
     local state = change[NEW_STATE]
-    lift(row)
+    leave_indexes(row)
     row[VERSION] = row[VERSION] + 1
     if change[GUARD] <= BY_ENDED_HOLD and state > 0 then
       row[ACCEPTED_STAMP] = change[GUARD_STAMP]
       mark(row, HAS_ACCEPTED_STAMP, true)
     end
-    if state == 0 or not wants(change, KEEPS_HOLD) then
-      if has(row, HELD) and has(row, LIMITED) then woken[queue_of(row[LANE])] = true end
+    if state == 0 or not has_option(change, KEEPS_HOLD) then
+      if has(row, HELD) and has(row, LIMITED) then ready_queues[queue_of(row[LANE])] = true end
       row[STAMP], row[LEASED_BY], row[LEASED_UNTIL] = NOBODY, '', NONE
       mark(row, HELD, false)
     end
-    if state == 0 or wants(change, FREES_KEY) then
+    if state == 0 or has_option(change, FREES_KEY) then
       free_key(row)
-    elseif wants(change, TAKES_KEY) then
+    elseif has_option(change, TAKES_KEY) then
       take_key(row)
     end
     if state > 0 then write_values(row, change, now) end
-    set_back(row)
+    reinsert(row)
     if row[STATE] > RUNNING then
-      ended_some = true
-      if has(row, FOLLOWED) then unsettle(row[ID]) end
+      any_ended = true
+      if has(row, FOLLOWED) then mark_unresolved(row[ID]) end
     end
   end
 
   -- A chain goes on with the owner of a key that its next job would share.
-  local function go_on_with_owners(row, change, added, stand_ins)
-    for at = 1, #stand_ins, 3 do
-      if stand_ins[at + 1] == 'owner' and added[stand_ins[at]].id == change[NEXT] then
-        write_next(row, stand_ins[at + 2])
-        changed(row)
+  local function continue_with_owners(row, change, added, owners)
+    for at = 1, #owners, 3 do
+      if owners[at + 1] == 'owner' and added[owners[at]].id == change[NEXT] then
+        write_next(row, owners[at + 2])
+        save(row)
       end
     end
   end
 
   local function apply(row, change, now)
-    local answer = judged(row, change, now)
-    if answer == 0 and wants(change, TAKES_KEY) then
+    local answer = judge(row, change, now)
+    if answer == 0 and has_option(change, TAKES_KEY) then
       local owner = details(row).unique ~= '' and holder_of(details(row).unique)
       if owner and owner ~= row[ID] then return 7 end
     end
@@ -145,7 +145,7 @@ do
   local function plain_row(text)
     local row = plain_rows[text]
     if row == nil then
-      row = read('', text) or false
+      row = read_row('', text) or false
       if row then
         local over = band(row[MARKS], OVER)
         local marks = row[MARKS] - over
@@ -157,7 +157,7 @@ do
     return row
   end
 
-  local function ends_plainly(id, text, packed, outcome, now)
+  local function try_plain_end(id, text, packed, outcome, now)
     local row = plain_row(text)
     if not row then return false end
     local _, guard, number, stamp, state, failures, losses, options, _, started_at, keep, keep_last = parse(CHANGE, packed)
@@ -166,32 +166,32 @@ do
       return false
     end
     local prune_at, marks = NONE, ENDS + row.over
-    tally(row[LANE], RUNNING, -1)
-    tally(row[LANE], state, 1)
-    note(gone, leases, id)
+    add_count(row[LANE], RUNNING, -1)
+    add_count(row[LANE], state, 1)
+    append(removals, leases, id)
     if band(row.over, LIMITED) ~= 0 then
       leave_slots(row.gate)
-      woken[queue_of(row[LANE])] = true
+      ready_queues[queue_of(row[LANE])] = true
     end
     if outcome then
       marks = marks + HAS_OUTCOME
-      note(set, outcomes, id, outcome)
+      append(field_writes, outcomes, id, outcome)
     end
     if keep ~= NONE then
       prune_at = now + keep
-      note(came, prunable, prune_at, id)
+      append(additions, prunable, prune_at, id)
     end
     if started_at == NONE then started_at = row[STARTED_AT] end
     local text_now = pack(RUN, state, marks, row[VERSION] + 1, number, failures, losses, NOBODY, stamp, NONE, started_at, now,
       prune_at, keep_last, 0, '') .. row[REST_TEXT]
-    note(set, rows, id, text_now)
-    note(came, ended, 0, ended_group(row[LANE], state, keep_last) .. ordered(now) .. id)
-    known[id] = false -- nothing more is said about it in this script
-    ended_some = true
+    append(field_writes, rows, id, text_now)
+    append(additions, ended, 0, ended_group(row[LANE], state, keep_last) .. sortable(now) .. id)
+    rows_by_id[id] = false -- nothing more is said about it in this script
+    any_ended = true
     return true
   end
 
-  -- Changes that come in runs (see usual_ends.lua), one after the other.
+  -- Changes that come in runs (see fast_success.lua), one after the other.
   local function changes_in_runs()
     local run, ids, starts, at = '', '', '', 0
     return function()
@@ -203,7 +203,7 @@ do
   end
 
   function apply_changes(now)
-    local packed, ids, outcome_of, errors_of, next_of, adds_of, placer, answers = {}, {}, {}, {}, {}, {}, nil, {}
+    local packed, ids, outcome_of, errors_of, next_of, adds_of, writer, answers = {}, {}, {}, {}, {}, {}, nil, {}
     local length, next_change = tonumber(argument()), argument
     local runs = tonumber(argument())
     if runs > 0 then next_change = changes_in_runs() end
@@ -216,27 +216,27 @@ do
       if options >= WITH_NEXT then
         next_of[number] = band(options, WITH_NEXT) ~= 0 and argument()
         if options >= WITH_ADDS then
-          placer = placer or placing(now)
-          adds_of[number] = placer.read()
+          writer = writer or job_writer(now)
+          adds_of[number] = writer.read()
         end
       end
     end
-    local orphan = placer and placer.refuse_orphans(adds_of)
+    local orphan = writer and writer.refuse_orphans(adds_of)
     if orphan then return nil, orphan end
-    local texts = texts_of(ids)
+    local texts = row_texts(ids)
     for number, id in ipairs(ids) do
       local text = texts[number]
-      if text and ends_plainly(id, text, packed[number], outcome_of[number], now) then
+      if text and try_plain_end(id, text, packed[number], outcome_of[number], now) then
         answers[number] = 0
       else
         local change = { parse(CHANGE, packed[number]) }
         change[OUTCOME], change[ERRORS], change[NEXT] = outcome_of[number], errors_of[number], next_of[number]
-        answers[number] = apply(row_of(id, text), change, now)
+        answers[number] = apply(row_with_id(id, text), change, now)
         if answers[number] == 0 and adds_of[number] then
-          local refused, stand_ins, fresh = placer.plan(adds_of[number], false)
+          local refused, owners, fresh = writer.plan(adds_of[number], false)
           if refused then return nil, refused end
-          placer.store(fresh)
-          go_on_with_owners(known[id], change, adds_of[number], stand_ins)
+          writer.store(fresh)
+          continue_with_owners(rows_by_id[id], change, adds_of[number], owners)
         end
       end
     end

@@ -1,16 +1,16 @@
 -- Look at some rows and put those back that have lost a place in an index, and at some of what stands beside the rows. A script
 -- that fails in the middle, or a server that was moved while keys were missing, can leave such; they would never be claimed.
 --
--- KEYS     see basics.lua
+-- KEYS     see constants.lua
 -- ARGV     now, origin, about how many rows, then where to go on ('0': from the start) in rows, limits, gates, accounts, created
 -- returns  {how many rows were put back, where to go on in each}
 local DAY = 86400000000 -- that starts are remembered longer than they count: the clock may go back
 local PAUSE = 6000 -- microseconds for every hold until all are counted again: that takes about a thousandth of it
-local now, origin, count = clock(argument()), argument(), argument()
+local now, origin, count = time_of_call(argument()), argument(), argument()
 local mended, cursors = 0, {}
 local miscounted = call('HEXISTS', meta, 'miscounted') == 1
 
-local function scanned(command, key)
+local function scan(command, key)
   local answer = call(command, key, argument(), 'COUNT', count)
   cursors[#cursors + 1] = answer[1]
   return answer[2]
@@ -18,30 +18,30 @@ end
 
 -- ---- rows --------------------------------------------------------------------------------------------------------------
 -- Whether a row stands in a set, with the score that it should have there.
-local function stands_in(key, score, member)
+local function is_in_index(key, score, member)
   local found = call('ZSCORE', key, member)
   return found and tonumber(found) == tonumber(score)
 end
 
-local function missing(row)
-  gone, came = {}, {}
-  place(row)
+local function lacks_index(row)
+  removals, additions = {}, {}
+  enter_indexes(row)
   local lacking = false
-  for key, list in pairs(came) do
+  for key, list in pairs(additions) do
     for number = 1, #list, 2 do
-      lacking = lacking or not stands_in(key, list[number], list[number + 1])
+      lacking = lacking or not is_in_index(key, list[number], list[number + 1])
     end
   end
   if not call('ZSCORE', created, row[ID]) then
-    note(came, created, details(row).created_at, row[ID])
+    append(additions, created, details(row).created_at, row[ID])
     lacking = true
   end
-  counted, slots = {}, {} -- a row is counted by its state and hold, wherever it stands
+  count_changes, slot_changes = {}, {} -- a row is counted by its state and hold, wherever it stands
   return lacking
 end
 
 -- Whether an ended job has followers who do not know it yet.
-local function forgotten(row)
+local function is_unresolved(row)
   if not has(row, FOLLOWED) or row[STATE] <= RUNNING then return false end
   local _, next_id = more_of(row)
   local stays = row[STATE] == DEAD_STATE and next_id == '' and not has(row, HIDDEN)
@@ -50,12 +50,12 @@ local function forgotten(row)
   return edge and not call('ZSCORE', unresolved, row[ID])
 end
 
-local put_back, looked_at = {}, {} -- looked_at: lanes of the rows
+local repairs, visited_lanes = {}, {} -- looked_at: lanes of the rows
 
 -- The jobs that a job was enqueued to wait for; false if its body does not tell. A name that is no id stands for a job that is
 -- not on record.
-local function parents_named(id)
-  local AFTER = 10 -- where it stands in a body: see `Body` in rows.py
+local function parents_in_body(id)
+  local AFTER = 10 -- where it stands in a body: see `Body` in records.py
   local readable, after = pcall(function() return cjson.decode(cmsgpack.unpack(call('HGET', jobs, id))[AFTER]) end)
   if not readable or type(after) ~= 'table' then return false end
   local parents = {}
@@ -69,20 +69,20 @@ local function parents_named(id)
 end
 
 -- A blocked job that waits for nobody is let go.
-local function let_go(row)
-  gone, came = {}, {}
-  lift(row)
-  enter(row, details(row).run_at > now and SCHEDULED or READY)
+local function release_blocked(row)
+  removals, additions = {}, {}
+  leave_indexes(row)
+  set_state(row, details(row).run_at > now and SCHEDULED or READY)
   row[VERSION] = row[VERSION] + 1
-  set_back(row)
-  flush()
+  reinsert(row)
+  write_all()
 end
 
 -- Make the edges of a blocked job again from what it was enqueued to wait for. `open`: the parents to which it has edges.
 local function make_edges(row, open)
-  local found, parents = details(row), parents_named(row[ID])
+  local found, parents = details(row), parents_in_body(row[ID])
   if not parents then
-    leave_unread(row[ID])
+    mark_unreadable(row[ID])
     return false
   end
   local known, count = {}, 0
@@ -90,28 +90,28 @@ local function make_edges(row, open)
     for _, parent in ipairs(list) do
       if not known[parent] then
         known[parent], count = true, count + 1
-        note(put_back, edges, 0, 'o' .. parent .. (has(row, FINISHED) and 'f' or 's') .. row[ID])
-        note(put_back, edges, 0, 'c' .. row[ID] .. parent)
-        note(put_back, unresolved, 0, parent)
+        append(repairs, edges, 0, 'o' .. parent .. (has(row, FINISHED) and 'f' or 's') .. row[ID])
+        append(repairs, edges, 0, 'c' .. row[ID] .. parent)
+        append(repairs, unresolved, 0, parent)
       end
     end
   end
   found.waits = count
   row[REST_TEXT] = rest_of(found)
-  note(set, rows, row[ID], written(row))
+  append(field_writes, rows, row[ID], pack_row(row))
   return true
 end
 
 -- Whether somebody has to look at a parent to which a blocked job has an edge: it is not on record, or does not know that it is
--- followed, or the edge cannot be found from its side. One that has ended is met by `forgotten`.
+-- followed, or the edge cannot be found from its side. One that has ended is met by `is_unresolved`.
 local function is_unaware(parent, row)
   local other = 'o' .. parent .. (has(row, FINISHED) and 'f' or 's') .. row[ID]
   if not call('ZSCORE', edges, other) then
-    note(put_back, edges, 0, other)
+    append(repairs, edges, 0, other)
     return true
   end
   local text = call('HGET', rows, parent)
-  local before = text and read(parent, text)
+  local before = text and read_row(parent, text)
   return not text or (before and not has(before, FOLLOWED))
 end
 
@@ -121,7 +121,7 @@ local function check_edges(row)
   local from, to = '[' .. prefix, '[' .. prefix .. string.rep('\255', 16)
   local waits, count = details(row).waits, call('ZLEXCOUNT', edges, from, to)
   if not has(row, WAITED) then
-    if waits == 0 and count == 0 then let_go(row) end
+    if waits == 0 and count == 0 then release_blocked(row) end
     return waits == 0 and count == 0
   end
   local lost, open, mended = count == 0 or count ~= waits, {}, false
@@ -131,7 +131,7 @@ local function check_edges(row)
   if lost then return make_edges(row, open) end
   for _, parent in ipairs(open) do
     if is_unaware(parent, row) and not call('ZSCORE', unresolved, parent) then
-      note(put_back, unresolved, 0, parent)
+      append(repairs, unresolved, 0, parent)
       mended = true
     end
   end
@@ -142,58 +142,56 @@ end
 local function check_lease(row)
   if not has(row, HELD) or row[LEASED_UNTIL] <= now + row[LEASE] + DAY then return end
   row[LEASED_UNTIL] = now + row[LEASE]
-  note(put_back, leases, row[LEASED_UNTIL], row[ID])
-  note(set, rows, row[ID], written(row))
+  append(repairs, leases, row[LEASED_UNTIL], row[ID])
+  append(field_writes, rows, row[ID], pack_row(row))
 end
 
 local function audit_row(row)
   check_lease(row)
-  local before = woken
-  woken = {}
-  local lacks = missing(row)
-  for _, member in ipairs(came[lanes] or {}) do looked_at[lane_of(tostring(member)) or ''] = true end
+  local before = ready_queues
+  ready_queues = {}
+  local lacks = lacks_index(row)
+  for _, member in ipairs(additions[lanes] or {}) do visited_lanes[lane_of(tostring(member)) or ''] = true end
   if lacks then
     mended = mended + 1
-    for key, list in pairs(came) do
-      for _, value in ipairs(list) do note(put_back, key, value) end
+    for key, list in pairs(additions) do
+      for _, value in ipairs(list) do append(repairs, key, value) end
     end
-    for queue in pairs(woken) do before[queue] = true end
+    for queue in pairs(ready_queues) do before[queue] = true end
   end
-  woken = before
-  if forgotten(row) then note(put_back, unresolved, 0, row[ID]) end
+  ready_queues = before
+  if is_unresolved(row) then append(repairs, unresolved, 0, row[ID]) end
   if row[STATE] == BLOCKED and check_edges(row) then mended = mended + 1 end
 end
 
-local found = scanned('HSCAN', rows)
+local found = scan('HSCAN', rows)
 for number = 1, #found, 2 do
   local id = found[number]
-  local row = #id == 16 and read(id, found[number + 1])
+  local row = #id == 16 and read_row(id, found[number + 1])
   if not row or call('HEXISTS', jobs, id) == 0 then
-    leave_unread(id)
+    mark_unreadable(id)
   else
     audit_row(row)
   end
 end
-gone, came = {}, put_back
+removals, additions = {}, repairs
 
 -- ---- limits: starts that are long past, and gates that may be open ---------------------------------------------------------
-local listed = scanned('ZSCAN', limits)
+local listed = scan('ZSCAN', limits)
 for number = 1, #listed, 2 do
   local member = listed[number]
   local kind, key = sub(member, 1, 1), match(member, '^[^%z]*', 2)
-  if kind == 's' then
-    note(gone, limits, member) -- of a worker that knows format 2 and was not stopped; all holds are counted below
-  elseif kind == 'n' then
+  if kind == 'n' then
     local whole = #member == #key + 38
     local at, window = 0, 0
     if whole then at, window = parse('>I8I8', member, #key + 3) end
-    if not whole or at + window - 2 * 2251799813685248 + DAY <= now then note(gone, limits, member) end
+    if not whole or at + window - 2 * 2251799813685248 + DAY <= now then append(removals, limits, member) end
   elseif not match(kind, '[bopqt]') then
-    note(gone, limits, member) -- nobody's
+    append(removals, limits, member) -- nobody's
   end
 end
 local opening, used = {}, {} -- used: keys that are said to have holds
-local known_gates = scanned('HSCAN', gates)
+local known_gates = scan('HSCAN', gates)
 for number = 1, #known_gates, 2 do
   local kind, name = sub(known_gates[number], 1, 1), sub(known_gates[number], 2)
   if kind == 'c' then
@@ -201,29 +199,29 @@ for number = 1, #known_gates, 2 do
   elseif kind == 's' then
     used[name] = true
   elseif kind == 'h' then
-    touched[name] = true
+    changed_lines[name] = true
   else
-    note(unset, gates, known_gates[number])
+    append(field_removals, gates, known_gates[number])
   end
 end
 
 -- ---- accounts of tenants who wait for no turn ----------------------------------------------------------------------------
-local balances = scanned('HSCAN', accounts)
+local balances = scan('HSCAN', accounts)
 for number = 1, #balances, 2 do
   local floor = match(balances[number], '^([^%z]*%z[^%z]*)%z')
   local lowest, balance = floor and number_in(accounts, floor), number_in(accounts, balances[number])
-  if not balance or (lowest and balance <= lowest) then note(unset, accounts, balances[number]) end
+  if not balance or (lowest and balance <= lowest) then append(field_removals, accounts, balances[number]) end
 end
 
 -- ---- jobs that have lost their row -----------------------------------------------------------------------------------------
-local births = scanned('ZSCAN', created)
+local births = scan('ZSCAN', created)
 for number = 1, #births, 2 do
-  if call('HEXISTS', rows, births[number]) == 0 then leave_unread(births[number]) end
+  if call('HEXISTS', rows, births[number]) == 0 then mark_unreadable(births[number]) end
 end
 
-flush()
-looked_at[''] = nil
-for lane in pairs(looked_at) do keep_head(lane) end
+write_all()
+visited_lanes[''] = nil
+for lane in pairs(visited_lanes) do update_head(lane) end
 
 -- ---- how many hold under each key ------------------------------------------------------------------------------------------
 -- Counted anew from the holds themselves: whatever was left by a script that failed, or written by others, is right again.
@@ -234,8 +232,8 @@ end
 
 local function count_anew()
   local found = {}
-  for _, text in ipairs(texts_of(call('ZRANGE', leases, 0, -1))) do
-    local row = text and #text > 2 and band(parse('<H', text, 2), HELD + LIMITED) == HELD + LIMITED and read('', text)
+  for _, text in ipairs(row_texts(call('ZRANGE', leases, 0, -1))) do
+    local row = text and #text > 2 and band(parse('<H', text, 2), HELD + LIMITED) == HELD + LIMITED and read_row('', text)
     if row then
       for _, key in pairs(limits_of((more_of(row))).slots) do found[key] = (found[key] or 0) + 1 end
     end
@@ -245,7 +243,7 @@ local function count_anew()
     local slot = slot_of(key)
     if tonumber(call('HGET', gates, slot) or 0) ~= number then
       if number > 0 then call('HSET', gates, slot, number) else call('HDEL', gates, slot) end
-      freed[key] = true
+      freed_keys[key] = true
     end
   end
   call('HSET', meta, 'recounted', string.format('%.0f', now))
@@ -264,7 +262,7 @@ local function count_jobs()
     local answer = call('HSCAN', rows, cursor, 'COUNT', AT_ONCE)
     cursor = answer[1]
     for number = 2, #answer[2], 2 do
-      local row = read('', answer[2][number])
+      local row = read_row('', answer[2][number])
       if row and not has(row, HIDDEN) then
         local field = row[LANE] .. '\0' .. row[STATE]
         found[field] = (found[field] or 0) + 1
@@ -297,6 +295,6 @@ if miscounted then
   sum_depths()
   call('HDEL', meta, 'miscounted')
 end
-if next(opening) or next(touched) or next(freed) then keep_gates(now, nil, opening, true) end
-publish(origin)
+if next(opening) or next(changed_lines) or next(freed_keys) then update_gates(now, nil, opening, true) end
+publish_signals(origin)
 return { mended, unpack(cursors) }

@@ -1,7 +1,7 @@
 -- Part of exchange: the jobs that a want would get, best first: {member of the lanes, its lane} each.
 local FEW = 16 -- lanes that are merged without their heads
 local best_of, lanes_of, groups_of, is_paused, open_source, head_of, keys_of, sift_down, push
-local taken = {} -- members of lanes that this script has claimed already
+local claimed_members = {} -- members of lanes that this script has claimed already
 
 do
   local paused_queues = {}
@@ -32,7 +32,7 @@ do
   end
 
   local function fits(member, lane, now)
-    if taken[member] then return false end
+    if claimed_members[member] then return false end
     return #member - #lane == 28 or parse('<d', member, #member - 7) > now
   end
 
@@ -51,7 +51,7 @@ do
     elseif length == 28 or length == 36 then
       return true
     end
-    note(gone, source.index, member)
+    append(removals, source.index, member)
     return false
   end
 
@@ -71,7 +71,7 @@ do
         end
       end
       local index = source.index
-      local more = call('ZRANGEBYLEX', index, source.from, beyond(source.lane), 'LIMIT', 0, source.size)
+      local more = call('ZRANGEBYLEX', index, source.from, after_prefix(source.lane), 'LIMIT', 0, source.size)
       if #more == 0 then
         source.members = nil
       else
@@ -145,10 +145,10 @@ do
   local function few_lanes(groups)
     local found, opened = {}, {}
     for _, group in ipairs(groups) do
-      for _, head in ipairs(call('ZRANGEBYLEX', heads, '[' .. group, beyond(group))) do
+      for _, head in ipairs(call('ZRANGEBYLEX', heads, '[' .. group, after_prefix(group))) do
         local lane = lane_behind(head, group)
         if lane and not opened[lane] then found[#found + 1] = lane end
-        if lane then opened[lane] = true else note(gone, heads, head) end
+        if lane then opened[lane] = true else append(removals, heads, head) end
       end
     end
     return found
@@ -164,8 +164,8 @@ do
     local first = opened[lane].first
     local right = first and head_of_lane(lane, first)
     if right == head then return end
-    note(gone, heads, head)
-    if right then note(came, heads, 0, right) end
+    append(removals, heads, head)
+    if right then append(additions, heads, 0, right) end
   end
 
   -- The best jobs of sources that stand in a heap: {member, lane} each. A source of heads opens the lane behind each of them.

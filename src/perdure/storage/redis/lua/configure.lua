@@ -1,6 +1,6 @@
 -- Write a queue's settings, or whether it is paused.
 --
--- KEYS     see basics.lua
+-- KEYS     see constants.lua
 -- ARGV     origin, queue, then 'settings', text, bound ('' or max_depth policy drop_below shares), or 'pause', or 'resume'
 -- returns  nothing
 local origin, queue, what = ARGV[1], ARGV[2], ARGV[3]
@@ -8,7 +8,7 @@ local origin, queue, what = ARGV[1], ARGV[2], ARGV[3]
 -- Add or remove the heads of all lanes of the queue.
 local function write_heads()
   local function write(lane)
-    if what == 'resume' then return keep_head(lane) end
+    if what == 'resume' then return update_head(lane) end
     local first = first_of_lane(lane)
     if first then call('ZREM', heads, (head_of_lane(lane, first))) end
   end
@@ -24,7 +24,7 @@ local function write_heads_of_lines()
       local prefix = kind .. version .. queue .. '\0'
       local from = '[' .. prefix
       while true do
-        local found = call('ZRANGEBYLEX', limits, from, beyond(prefix), 'LIMIT', 0, AT_ONCE)
+        local found = call('ZRANGEBYLEX', limits, from, after_prefix(prefix), 'LIMIT', 0, AT_ONCE)
         for _, head in ipairs(found) do
           if what == 'resume' then
             call('ZADD', limits, 0, (head_over_queues(head)))
@@ -49,7 +49,7 @@ else
   write_heads()
   write_heads_of_lines()
   if what == 'resume' then
-    woken[queue] = true
-    publish(origin)
+    ready_queues[queue] = true
+    publish_signals(origin)
   end
 end

@@ -7,9 +7,10 @@ local expiring, ended, prunable, created, dead, named = KEYS[7], KEYS[8], KEYS[9
 local outcomes, errors, progress, logs = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local held_keys, kept_keys, windows, counts, depths = KEYS[17], KEYS[18], KEYS[19], KEYS[20], KEYS[21]
 local bounds, paused, meta, queues, workers = KEYS[22], KEYS[23], KEYS[24], KEYS[25], KEYS[26]
-local limits, gates, edges, unresolved, shelf, shelved = KEYS[27], KEYS[28], KEYS[29], KEYS[30], KEYS[31], KEYS[32]
+local limits, gates, edges, unresolved, kv, kv_index = KEYS[27], KEYS[28], KEYS[29], KEYS[30], KEYS[31], KEYS[32]
 local accounts, heads, unread, unreadable = KEYS[33], KEYS[34], KEYS[35], KEYS[36]
 
+local FORMAT = 1 -- of keys, rows and bodies: see schema.py
 local BLOCKED, SCHEDULED, READY, RUNNING, DEAD_STATE, CANCELLED = 1, 2, 3, 4, 7, 8
 local SHARE = 1000 -- of rank, in a fair queue
 local NONE = -9007199254740992 -- stands for "no number"
@@ -49,7 +50,7 @@ local BY_HOLD, BY_ENDED_HOLD, BY_VERSION, BY_LAPSE = 0, 1, 2, 3
 local IS_SUSPECT, IS_HIDDEN, KEEPS_HOLD, FREES_KEY, TAKES_KEY, HAS_TIME, TIME_IS_INSTANT = 1, 2, 4, 8, 16, 32, 64
 local WITH_OUTCOME, WITH_ERRORS, PAYS, WITH_NEXT, WITH_ADDS = 128, 256, 512, 1024, 2048
 
-local function clock(given)
+local function time_of_call(given)
   if given ~= '' then return tonumber(given) end
   local time = call('TIME')
   return time[1] * 1000000 + time[2]
@@ -134,17 +135,17 @@ local function flaw_in(text)
 end
 
 -- A job that is to be set aside: unreadable.py does it. Nobody waits for it, and a full memory may refuse it.
-local function leave_unread(id) redis.pcall('ZADD', unread, 0, id) end
+local function mark_unreadable(id) redis.pcall('ZADD', unread, 0, id) end
 
 -- Keep a value that cannot be read where it harms nobody, for `doctor` and export. `name`: of its key.
-local function move_aside(name, key, field, text, now)
+local function set_value_aside(name, key, field, text, now)
   redis.pcall('HSET', unreadable, 'v' .. name .. '\0' .. field, struct.pack('<d', now) .. text)
   call('HDEL', key, field)
 end
 
 -- Count up or down. What stands there and is no number, or is at its maximum, is counted anew by the audit. Until then nobody
 -- starts under a limit of which that is true.
-local function add_up(key, field, difference)
+local function add_to(key, field, difference)
   if difference == 0 then return end
   local sum = redis.pcall('HINCRBY', key, field, difference)
   if type(sum) ~= 'number' then

@@ -1,6 +1,6 @@
 -- How many jobs of a key or chain are visible and in some states: a piece of the count.
 --
--- KEYS     see basics.lua
+-- KEYS     see constants.lua
 -- ARGV     the name and its NUL, the member to go on behind ('': from the first), an id that does not count ('': none), rows to
 --          look at, states as eight digits 0 or 1
 -- returns  {how many, the last member that was looked at ('': there are no more)}
@@ -16,10 +16,10 @@ end
 
 while looked < budget do
   local from = last == '' and '[' .. name or '(' .. last
-  local members = call('ZRANGEBYLEX', named, from, beyond(name), 'LIMIT', 0, AT_ONCE)
+  local members = call('ZRANGEBYLEX', named, from, after_prefix(name), 'LIMIT', 0, AT_ONCE)
   local ids = {}
   for number, member in ipairs(members) do ids[number] = sub(member, -16) end
-  for number, text in ipairs(texts_of(ids)) do
+  for number, text in ipairs(row_texts(ids)) do
     if fits(ids[number], text) then found = found + 1 end
   end
   if #members < AT_ONCE then return { found, '' } end

@@ -8,30 +8,30 @@
 local function close_edges(child, kind, kept)
   for _, member in ipairs(call('ZRANGEBYLEX', edges, '[c' .. child, '[c' .. child .. string.rep('\255', 16))) do
     local parent = sub(member, 18)
-    note(gone, edges, member)
-    note(gone, edges, 'o' .. parent .. kind .. child)
-    if kept then note(came, edges, 0, 'k' .. parent .. child) end
+    append(removals, edges, member)
+    append(removals, edges, 'o' .. parent .. kind .. child)
+    if kept then append(additions, edges, 0, 'k' .. parent .. child) end
   end
 end
 
 -- Look at edges that are unresolved, at most `limit`; gives how many were looked at. What is to be written must be written.
-local function settle(now, limit)
+local function resolve(now, limit)
   local SUCCEEDED, SKIPPED = 5, 6
-  -- result and reason as rows.py packs them: none, and PARENT_CANCELLED
+  -- result and reason as records.py packs them: none, and PARENT_CANCELLED
   local OUTCOME = '\146\192\217\037a job that it waits for was cancelled'
-  local looked, lifted, marked, led
+  local visited, lifted, marked, redirected
 
   local function kind_of(row) return has(row, FINISHED) and 'f' or 's' end
 
   local function close(parent, child)
-    note(gone, edges, 'o' .. parent .. kind_of(child) .. child[ID])
-    note(gone, edges, 'c' .. child[ID] .. parent)
-    note(came, edges, 0, 'k' .. parent .. child[ID])
+    append(removals, edges, 'o' .. parent .. kind_of(child) .. child[ID])
+    append(removals, edges, 'c' .. child[ID] .. parent)
+    append(additions, edges, 0, 'k' .. parent .. child[ID])
   end
 
-  local function take_up(row)
+  local function lift_once(row)
     if not lifted[row[ID]] then
-      lift(row)
+      leave_indexes(row)
       lifted[row[ID]] = row
     end
   end
@@ -44,7 +44,7 @@ local function settle(now, limit)
 
   local function release(parent, child)
     close(parent, child)
-    take_up(child)
+    lift_once(child)
     local found = details(child)
     -- due now (one that was due at once stays so, though the clock went back); a share of a fair queue stays
     if found.waits <= 1 and found.run_at <= math.max(now, found.created_at) then
@@ -53,26 +53,26 @@ local function settle(now, limit)
     end
     wait_for(child, math.max(0, found.waits - 1))
     if found.waits <= 0 then
-      enter(child, found.run_at > now and SCHEDULED or READY)
+      set_state(child, found.run_at > now and SCHEDULED or READY)
       child[VERSION] = child[VERSION] + 1
     end
   end
 
-  local function lead_on(parent, next_id, child)
+  local function redirect(parent, next_id, child)
     local edge = 'c' .. child[ID] .. next_id
-    if led[edge] or call('ZSCORE', edges, edge) then return release(parent, child) end -- it waits for that one already
+    if redirected[edge] or call('ZSCORE', edges, edge) then return release(parent, child) end -- it waits for that one already
     close(parent, child)
-    led[edge] = { next_id, child }
-    unsettle(next_id)
+    redirected[edge] = { next_id, child }
+    mark_unresolved(next_id)
   end
 
   -- At the end of a round: another parent may have cancelled the child meanwhile.
-  local function write_led()
-    for edge, ends in pairs(led) do
+  local function write_redirected()
+    for edge, ends in pairs(redirected) do
       local next_id, child = ends[1], ends[2]
       if child[STATE] == BLOCKED then
-        note(came, edges, 0, 'o' .. next_id .. kind_of(child) .. child[ID])
-        note(came, edges, 0, edge)
+        append(additions, edges, 0, 'o' .. next_id .. kind_of(child) .. child[ID])
+        append(additions, edges, 0, edge)
       end
     end
   end
@@ -80,22 +80,22 @@ local function settle(now, limit)
   local function cancel(child)
     local _, _, hidden, keep, keep_last = more_of(child)
     close_edges(child[ID], kind_of(child), true)
-    take_up(child)
+    lift_once(child)
     free_key(child)
     wait_for(child, 0)
-    enter(child, CANCELLED)
+    set_state(child, CANCELLED)
     child[VERSION], child[FINISHED_AT], child[KEEP_LAST] = child[VERSION] + 1, now, keep_last
     child[PRUNE_AT] = keep == NONE and NONE or now + keep
     mark(child, SUSPECT, false)
     mark(child, HIDDEN, hidden ~= 0)
     mark(child, HAS_OUTCOME, true)
-    note(set, outcomes, child[ID], OUTCOME)
-    if has(child, FOLLOWED) then unsettle(child[ID]) end
-    ended_some = true
+    append(field_writes, outcomes, child[ID], OUTCOME)
+    if has(child, FOLLOWED) then mark_unresolved(child[ID]) end
+    any_ended = true
   end
 
   -- What becomes of the open edges of a parent, by the run_when of their children.
-  local function fates(row)
+  local function outcomes_of_edges(row)
     if not row then return { f = 'cancel', s = 'cancel' } end
     local state = row[STATE]
     if state <= RUNNING then return {} end
@@ -111,41 +111,41 @@ local function settle(now, limit)
     elseif fate == 'close' then
       release(parent, child)
     elseif fate == 'lead on' then
-      lead_on(parent, next_id, child)
+      redirect(parent, next_id, child)
     else
       cancel(child)
     end
   end
 
   -- Gives whether all edges of this parent have been looked at.
-  local function settle_parent(parent)
-    local row = known[parent]
-    if strange[parent] or #parent ~= 16 then -- no id; or a job that is set aside first, and then looked at again
-      looked = looked + 1
+  local function resolve_parent(parent)
+    local row = rows_by_id[parent]
+    if unreadable_ids[parent] or #parent ~= 16 then -- no id; or a job that is set aside first, and then looked at again
+      visited = visited + 1
       return true
     end
-    local found = fates(row)
+    local found = outcomes_of_edges(row)
     if row and not has(row, FOLLOWED) then
       mark(row, FOLLOWED, true)
       marked[parent] = row
     end
-    looked = looked + 1
+    visited = visited + 1
     for _, kind in ipairs({ 'f', 's' }) do
       if found[kind] then
-        local prefix, room = 'o' .. parent .. kind, limit - looked + 1
+        local prefix, room = 'o' .. parent .. kind, limit - visited + 1
         local listed = call('ZRANGEBYLEX', edges, '[' .. prefix, '[' .. prefix .. string.rep('\255', 16), 'LIMIT', 0, room + 1)
         local children = {}
         for number = 1, math.min(#listed, room) do children[number] = sub(listed[number], -16) end
-        load(children)
+        load_rows(children)
         for number, id in ipairs(children) do
-          if #listed[number] == 34 and known[id] then
-            follow(parent, found[kind], found.next_id, known[id])
+          if #listed[number] == 34 and rows_by_id[id] then
+            follow(parent, found[kind], found.next_id, rows_by_id[id])
           else
-            note(gone, edges, listed[number])
-            note(gone, edges, 'c' .. id .. parent)
+            append(removals, edges, listed[number])
+            append(removals, edges, 'c' .. id .. parent)
           end
         end
-        looked = looked + #children
+        visited = visited + #children
         if #listed > room then return false end
       end
     end
@@ -153,28 +153,28 @@ local function settle(now, limit)
   end
 
   local function round()
-    local parents = call('ZRANGE', unresolved, 0, limit - looked - 1)
+    local parents = call('ZRANGE', unresolved, 0, limit - visited - 1)
     if #parents == 0 then return false end
-    known, lifted, marked, led = {}, {}, {}, {}
-    load(parents)
+    rows_by_id, lifted, marked, redirected = {}, {}, {}, {}
+    load_rows(parents)
     for _, parent in ipairs(parents) do
-      if looked >= limit or not settle_parent(parent) then break end
-      note(gone, unresolved, parent)
+      if visited >= limit or not resolve_parent(parent) then break end
+      append(removals, unresolved, parent)
     end
-    write_led()
+    write_redirected()
     for id, row in pairs(lifted) do
-      set_back(row)
+      reinsert(row)
       marked[id] = nil
     end
-    for _, row in pairs(marked) do changed(row) end
-    flush()
+    for _, row in pairs(marked) do save(row) end
+    write_all()
     return true
   end
 
-  looked = 0
-  even_scores(edges)
-  while looked < limit and round() do end
-  known = {}
-  if next(touched) then keep_gates(now) end
-  return looked
+  visited = 0
+  reset_scores(edges)
+  while visited < limit and round() do end
+  rows_by_id = {}
+  if next(changed_lines) then update_gates(now) end
+  return visited
 end

@@ -1,13 +1,13 @@
 -- The whole shelf, by kind and name.
 --
--- KEYS     see basics.lua
+-- KEYS     see constants.lua
 -- ARGV     kind NUL name to begin behind ('': from the first), limit
--- returns  kind NUL name, text (see shelving.lua) of each
+-- returns  kind NUL name, text (see kv.lua) of each
 local answer, from = {}, ARGV[1] == '' and '[n' or '(n' .. ARGV[1]
-local members = call('ZRANGEBYLEX', shelved, from, '(o', 'LIMIT', 0, ARGV[2])
+local members = call('ZRANGEBYLEX', kv_index, from, '(o', 'LIMIT', 0, ARGV[2])
 for _, member in ipairs(members) do
   local field = sub(member, 2)
-  local text = call('HGET', shelf, field)
+  local text = call('HGET', kv, field)
   if text then
     answer[#answer + 1] = field
     answer[#answer + 1] = text

@@ -1,6 +1,6 @@
 -- Part of every verb that puts jobs on record: ranks in fair queues, where each tenant's jobs follow one another at a distance.
 -- Made anew where a queue is fair. Gives a function: the rank of a job, for which its tenant has paid then.
-local function sharing(now)
+local function fair_ranks(now)
   local balances, floors = {}, {}
 
   local function balance(account)
@@ -14,15 +14,15 @@ local function sharing(now)
 
   local function write_balance(account, rank)
     balances[account] = rank
-    note(set, accounts, account, string.format('%.0f', rank))
+    append(field_writes, accounts, account, string.format('%.0f', rank))
   end
 
   -- The smallest rank that is ready in a queue and priority: the least of the heads of its lanes, of so many that it does
   -- not take long.
   local function head_rank(queue, priority)
     local least, left, place = nil, 256, pack('>I4', 2147483647 - priority)
-    local function look(lane)
-      local member = call('ZRANGEBYLEX', lanes, '[' .. lane .. place, below(lane .. place), 'LIMIT', 0, 1)[1]
+    local function visit(lane)
+      local member = call('ZRANGEBYLEX', lanes, '[' .. lane .. place, below_prefix(lane .. place), 'LIMIT', 0, 1)[1]
       local rank = member and #member >= #lane + 12 and parse('>I8', member, #lane + 5) - 2251799813685248
       if rank and (not least or rank < least) then least = rank end
       left = left - 1
@@ -32,7 +32,7 @@ local function sharing(now)
       for _, task in ipairs(names_under(lanes, 'r' .. version .. queue .. '\0')) do
         local prefix = 'r' .. version .. queue .. '\0' .. task .. '\0'
         for _, routing in ipairs(names_under(lanes, prefix, left)) do
-          if not look(prefix .. routing .. '\0') then return least end
+          if not visit(prefix .. routing .. '\0') then return least end
         end
       end
     end

@@ -1,7 +1,7 @@
 -- The beginning of enqueue: jobs as nearly all are go a short way, before anything else of the script is made. They are of one
 -- shape, ready at once, without key, parents, limits, tenant or time to expire, new, and for queues without settings. The others
 -- go on below, with nothing written.
-local function stored_as_usual(now, origin)
+local function try_fast_enqueue(now, origin)
   local options, priority, waits, min_version, scope, lease, time, expires, _, lane, more = struct.unpack(SHAPE, ARGV[4])
   local length = #ARGV[5] / 2
   if options ~= 0 or waits > 0 or scope > 0 or time ~= 0 or expires ~= NONE or more ~= '' then return nil end
@@ -18,8 +18,8 @@ local function stored_as_usual(now, origin)
 
   local text = struct.pack(HEAD, READY, 0, 1)
     .. struct.pack(REST, lease, scope, #lane, lane, priority, waits, min_version, now, now, now, expires, 0, '', 0, '')
-  local lane_start = 'r' .. string.char(min_version) .. lane .. '\0'
-  local head = lane_start .. struct.pack('>I4I8', 2147483647 - priority, now + 2251799813685248) -- see lane_head, ordered
+  local lane_prefix = 'r' .. string.char(min_version) .. lane .. '\0'
+  local head = lane_prefix .. struct.pack('>I4I8', 2147483647 - priority, now + 2251799813685248) -- see lane_head, ordered
   local instant, texts, births, places = string.format('%.0f', now), {}, {}, {}
   for number = 1, length do
     local id, at = ids[number], 2 * number
@@ -27,22 +27,22 @@ local function stored_as_usual(now, origin)
     births[at - 1], births[at] = instant, id
     places[at - 1], places[at] = '0', head .. id
   end
-  local first = first_of_lane(lane_start)
+  local first = first_of_lane(lane_prefix)
   -- the bodies first, because a full memory refuses them while nothing is written
   call('HSET', jobs, unpack(ARGV, 6, 5 + 2 * length))
-  call('HSETNX', meta, 'format', 4)
+  call('HSETNX', meta, 'format', FORMAT)
   call('HSET', rows, unpack(texts))
   call('ZADD', created, unpack(births))
   call('ZADD', lanes, unpack(places))
-  keep_head(lane_start, first)
+  update_head(lane_prefix, first)
   local queue = string.match(lane, '^[^%z]*')
-  add_up(counts, lane .. '\0' .. READY, length)
-  add_up(depths, queue, length)
+  add_to(counts, lane .. '\0' .. READY, length)
+  add_to(depths, queue, length)
   if origin ~= '' then redis.pcall('PUBLISH', meta .. ':ready', origin .. queue) end
   return { {}, { queue }, 0 }
 end
 
 if ARGV[3] == '1' then
-  local answer = stored_as_usual(clock(ARGV[1]), ARGV[2])
+  local answer = try_fast_enqueue(time_of_call(ARGV[1]), ARGV[2])
   if answer then return answer end
 end

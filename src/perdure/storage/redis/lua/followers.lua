@@ -1,6 +1,6 @@
 -- The jobs that still wait for others.
 --
--- KEYS     see basics.lua
+-- KEYS     see constants.lua
 -- ARGV     ids
 -- returns  for each of them: the ids of those who wait for it, as one text
 local answer = {}

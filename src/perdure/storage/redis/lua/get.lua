@@ -1,8 +1,8 @@
 -- Jobs by id.
 --
--- KEYS     see basics.lua
+-- KEYS     see constants.lua
 -- ARGV     ids
--- returns  records (see `tell`) of those that are on record
+-- returns  records (see `add_records`) of those that are on record
 local answer = {}
-tell(answer, ARGV)
+add_records(answer, ARGV)
 return answer

@@ -20,7 +20,7 @@ local function head_of_lane(lane, member)
 end
 
 -- Write the head of a lane whose first member was `before` (nil: none) when it has changed.
-local function keep_head(lane, before)
+local function update_head(lane, before)
   local after = first_of_lane(lane)
   if after == before then return end
   if before then call('ZREM', heads, (head_of_lane(lane, before))) end

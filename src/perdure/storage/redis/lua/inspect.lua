@@ -1,18 +1,18 @@
 -- Some more jobs, to be looked at for what cannot be read. Long bodies are left to whoever claims them.
 --
--- KEYS     see basics.lua
+-- KEYS     see constants.lua
 -- ARGV     about how many jobs, where to go on ('0': from the start)
--- returns  {where to go on, records (see `tell`)}
+-- returns  {where to go on, records (see `add_records`)}
 local LONG = 16384
 local answer = call('HSCAN', rows, ARGV[2], 'COUNT', ARGV[1])
 local ids, records = {}, {}
 for number = 1, #answer[2], 2 do
   local id = answer[2][number]
   if #id ~= 16 or flaw_in(answer[2][number + 1]) then
-    leave_unread(id)
+    mark_unreadable(id)
   elseif call('HSTRLEN', jobs, id) <= LONG then
     ids[#ids + 1] = id
   end
 end
-tell(records, ids)
+add_records(records, ids)
 return { answer[1], records }

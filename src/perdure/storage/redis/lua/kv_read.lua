@@ -1,15 +1,15 @@
 -- Texts of a kind.
 --
--- KEYS     see basics.lua
+-- KEYS     see constants.lua
 -- ARGV     now, kind, 'names', 'due' or 'all', limit, job ('': of any), then names
--- returns  name, text (see shelving.lua) of each, the earliest first if they are due, else by name
-local now, kind, which, limit, job = clock(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+-- returns  name, text (see kv.lua) of each, the earliest first if they are due, else by name
+local now, kind, which, limit, job = time_of_call(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local answer = {}
 
-local function tell_fields(fields, most)
-  slices(fields, AT_ONCE, function(from, to)
-    for number, text in ipairs(call('HMGET', shelf, unpack(fields, from, to))) do
-      local row = text and on_shelf(text)
+local function add_entries(fields, most)
+  each_slice(fields, AT_ONCE, function(from, to)
+    for number, text in ipairs(call('HMGET', kv, unpack(fields, from, to))) do
+      local row = text and parse_entry(text)
       -- one that cannot be read is told too, and set aside then
       if text and #answer < 2 * most and (not row or job == '' or row.job == job) then
         answer[#answer + 1] = sub(fields[from + number - 1], #kind + 2)
@@ -22,10 +22,10 @@ end
 -- Walk along an index, where names stand behind so many bytes.
 local function walk(from, to, behind)
   while #answer < 2 * limit do
-    local members, fields = call('ZRANGEBYLEX', shelved, from, to, 'LIMIT', 0, math.min(limit, AT_ONCE)), {}
+    local members, fields = call('ZRANGEBYLEX', kv_index, from, to, 'LIMIT', 0, math.min(limit, AT_ONCE)), {}
     if #members == 0 then return end
     for number, member in ipairs(members) do fields[number] = kind .. '\0' .. sub(member, behind + 1) end
-    tell_fields(fields, limit)
+    add_entries(fields, limit)
     from = '(' .. members[#members]
   end
 end
@@ -33,15 +33,15 @@ end
 if which == 'names' then
   local fields = {}
   for number = 6, #ARGV do fields[number - 5] = kind .. '\0' .. ARGV[number] end
-  tell_fields(fields, #fields)
+  add_entries(fields, #fields)
 elseif which == 'due' then
   local prefix = 'd' .. kind .. '\0'
-  walk('[' .. prefix, '(' .. prefix .. ordered(now + 1), #prefix + 8)
+  walk('[' .. prefix, '(' .. prefix .. sortable(now + 1), #prefix + 8)
 elseif job ~= '' then
   local prefix = 'j' .. job .. kind .. '\0'
-  walk('[' .. prefix, beyond(prefix), #prefix)
+  walk('[' .. prefix, after_prefix(prefix), #prefix)
 else
   local prefix = 'n' .. kind .. '\0'
-  walk('[' .. prefix, beyond(prefix), #prefix)
+  walk('[' .. prefix, after_prefix(prefix), #prefix)
 end
 return answer

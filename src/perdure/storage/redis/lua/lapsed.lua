@@ -1,40 +1,40 @@
 -- Jobs whose lease is over, the longest over first. Leases that reach too far are cut first.
 --
--- KEYS     see basics.lua
+-- KEYS     see constants.lua
 -- ARGV     now, limit, the longest lease to look at
--- returns  {records (see `tell`), some ids of jobs that are to be set aside, whether the audit should count anew, and
+-- returns  {records (see `add_records`), some ids of jobs that are to be set aside, whether the audit should count anew, and
 --          whether it should look at all rows}
-local now, limit, longest = clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local now, limit, longest = time_of_call(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 -- A lease reaches further than now + lease only if it was given after now: then the clock went back, and all are looked at.
-local function cut()
+local function shorten_leases()
   local ids = call('ZRANGE', leases, 0, -1)
-  load(ids)
+  load_rows(ids)
   for _, id in ipairs(ids) do
-    local row = known[id]
+    local row = rows_by_id[id]
     if row and row[LEASED_UNTIL] > now + row[LEASE] then
       row[LEASED_UNTIL] = now + row[LEASE]
-      note(came, leases, row[LEASED_UNTIL], id)
-      changed(row)
+      append(additions, leases, row[LEASED_UNTIL], id)
+      save(row)
     end
   end
-  note(set, meta, 'given', string.format('%.0f', now))
-  flush()
+  append(field_writes, meta, 'given', string.format('%.0f', now))
+  write_all()
 end
 
-if (number_in(meta, 'given') or NONE) > now then cut() end
+if (number_in(meta, 'given') or NONE) > now then shorten_leases() end
 
-for _, key in ipairs({ lanes, heads, aside, ended, named, limits, edges, shelved, unresolved }) do even_scores(key) end
+for _, key in ipairs({ lanes, heads, aside, ended, named, limits, edges, kv_index, unresolved }) do reset_scores(key) end
 
 if call('EXISTS', heads) == 0 and call('EXISTS', paused) == 0 and call('EXISTS', lanes) == 1 then make_heads() end
 
 -- What the index says of a row that does not agree is put right, so that nobody is reaped in vain again and again.
 local function is_over(id)
-  local row = known[id]
+  local row = rows_by_id[id]
   if not row or not has(row, HELD) then
-    note(gone, leases, id)
+    append(removals, leases, id)
   elseif row[LEASED_UNTIL] > now then
-    note(came, leases, row[LEASED_UNTIL], id)
+    append(additions, leases, row[LEASED_UNTIL], id)
   else
     return row[LEASE] <= longest
   end
@@ -45,12 +45,12 @@ while #over < limit do
   local ids = call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', skipped, AT_ONCE)
   if #ids == 0 then break end
   skipped = skipped + #ids
-  load(ids)
+  load_rows(ids)
   for _, id in ipairs(ids) do
     if #over < limit and is_over(id) then over[#over + 1] = id end
   end
 end
-if next(gone) or next(came) then flush() end
+if next(removals) or next(additions) then write_all() end
 local answer = {}
-tell(answer, over)
+add_records(answer, over)
 return { answer, call('ZRANGE', unread, 0, AT_ONCE - 1), call('HEXISTS', meta, 'miscounted'), call('HEXISTS', meta, 'damaged') }

@@ -1,12 +1,12 @@
--- Part of exchange: claims of jobs under limits. Who may start is said in storage/rules/limits.py; gates are kept by gates.lua.
+-- Part of exchange: claims of jobs under limits. Who may start is said in storage/rules/limits.py; gates are kept by limit_gates.lua.
 --
 -- A claim merges the heads of open gates, best first. A gate that it finds full is closed: from then on nobody looks at it
--- until a hold under its key is given up, or its rate lets the next one start. How many run under a key stands in its slot (see places.lua);
+-- until a hold under its key is given up, or its rate lets the next one start. How many run under a key stands in its slot (see indexes.lua);
 -- starts are remembered one by one (n, key NUL instant window id attempt). Made anew where it is needed.
 -- `fresh_of`: what is known of a row by its text alone, if it was never claimed (see exchange.lua).
-local function admission(now, fresh_of)
+local function limit_claims(now, fresh_of)
   local CLOSED_AT_ONCE = 128 -- gates that one claim closes before it leaves the others to the next one
-  local OFFSET = 2251799813685248 -- see `ordered`
+  local OFFSET = 2251799813685248 -- see `sortable`
   local used, closed, seen, opening, most_of, stuck = {}, {}, {}, {}, {}, {}
   local closures, dropped = 0, false
   local past, went_back = {}, false -- starts that no longer count, by key; whether the clock did
@@ -24,16 +24,16 @@ local function admission(now, fresh_of)
     return found
   end
 
-  local function starts_since(key, instant) return 'n' .. key .. '\0' .. ordered(math.max(0, instant)) end
+  local function starts_since(key, instant) return 'n' .. key .. '\0' .. sortable(math.max(0, instant)) end
 
   -- Starts after now: the clock went back, and from now on they are of this moment.
   local function pull_back(key)
     local use, all = use_of(key), 'n' .. key .. '\0'
     if use.pulled then return end
     use.pulled = true
-    for _, member in ipairs(call('ZRANGEBYLEX', limits, '[' .. starts_since(key, now + 1), beyond(all))) do
-      note(gone, limits, member)
-      note(came, limits, 0, all .. ordered(now) .. sub(member, #all + 9))
+    for _, member in ipairs(call('ZRANGEBYLEX', limits, '[' .. starts_since(key, now + 1), after_prefix(all))) do
+      append(removals, limits, member)
+      append(additions, limits, 0, all .. sortable(now) .. sub(member, #all + 9))
     end
   end
 
@@ -41,9 +41,9 @@ local function admission(now, fresh_of)
   local function opens_at(limit)
     local use, all, since = use_of(limit.key), 'n' .. limit.key .. '\0', '[' .. starts_since(limit.key, now - limit.window + 1)
     pull_back(limit.key)
-    local over = call('ZLEXCOUNT', limits, since, beyond(all)) + use.started + 1 - limit.starts
+    local over = call('ZLEXCOUNT', limits, since, after_prefix(all)) + use.started + 1 - limit.starts
     if over <= 0 then return nil end
-    local member = call('ZRANGEBYLEX', limits, since, beyond(all), 'LIMIT', over - 1, 1)[1]
+    local member = call('ZRANGEBYLEX', limits, since, after_prefix(all), 'LIMIT', over - 1, 1)[1]
     local at = member and #member >= #all + 8 and parse('>I8', member, #all + 1) - OFFSET or now
     return math.min(at, now) + limit.window
   end
@@ -73,8 +73,8 @@ local function admission(now, fresh_of)
       local use, key = use_of(limit.key), limit.key
       if has_rate(limit) then
         use.started = use.started + 1
-        note(came, limits, 0,
-          'n' .. key .. '\0' .. ordered(now) .. ordered(limit.window) .. id .. pack('>I4', attempt))
+        append(additions, limits, 0,
+          'n' .. key .. '\0' .. sortable(now) .. sortable(limit.window) .. id .. pack('>I4', attempt))
         past['n' .. key .. '\0'] = starts_since(key, now - limit.window + 1)
       end
     end
@@ -127,7 +127,7 @@ local function admission(now, fresh_of)
   end
 
   -- Closed gates that this script has not looked at, in the order in which they are found again.
-  local function not_seen(from, to)
+  local function unseen_gates(from, to)
     local found, skipped = {}, 0
     while #found < REOPENED do
       local members = call('ZRANGEBYLEX', limits, from, to, 'LIMIT', skipped, REOPENED)
@@ -153,12 +153,12 @@ local function admission(now, fresh_of)
         work(gate)
       end
     end
-    open(not_seen('[t', '(t' .. ordered(now + 1)), true)
-    for _, key in ipairs(keys) do open(not_seen('[b' .. key .. '\0', beyond('b' .. key .. '\0')), key) end
+    open(unseen_gates('[t', '(t' .. sortable(now + 1)), true)
+    for _, key in ipairs(keys) do open(unseen_gates('[b' .. key .. '\0', after_prefix('b' .. key .. '\0')), key) end
   end
 
   -- Let those of more gates come in. Gives whether there are any.
-  local function let_in(heap, want)
+  local function open_for_want(heap, want)
     local any = false
     open_more(function(gate)
       any = true
@@ -175,7 +175,7 @@ local function admission(now, fresh_of)
     dropped = true
     call('ZREMRANGEBYLEX', limits, '[' .. member, '[' .. member .. string.rep('\255', 9))
     if head then call('ZREM', limits, head) end
-    touched[line] = true
+    changed_lines[line] = true
   end
 
   -- The text of a row at the head of a source, read with those behind it.
@@ -185,7 +185,7 @@ local function admission(now, fresh_of)
     if texts[id] == nil then
       local ids, at = {}, #source.lane + 13
       for number = source.at, #source.members do ids[#ids + 1] = sub(source.members[number], at, at + 15) end
-      for number, text in ipairs(texts_of(ids)) do texts[ids[number]] = text end
+      for number, text in ipairs(row_texts(ids)) do texts[ids[number]] = text end
     end
     return texts[id]
   end
@@ -211,10 +211,10 @@ local function admission(now, fresh_of)
     end
     local gate = sub(line, 1, 16)
     if source.any or not closed[gate] then push(heap, source) end
-    if closed[gate] or taken[id] then return nil end
-    local fresh = text and known[id] == nil and fresh_of(text)
+    if closed[gate] or claimed_members[id] then return nil end
+    local fresh = text and rows_by_id[id] == nil and fresh_of(text)
     if fresh and fresh.line == line then return id, nil, fresh, gate end
-    local row = row_of(id, text)
+    local row = row_with_id(id, text)
     if not row or row[STATE] ~= READY or not has(row, PARKED) or line_of(row) ~= line then
       drop(line, place, source.any and member)
       return nil
@@ -240,13 +240,13 @@ local function admission(now, fresh_of)
     while started < limit do
       local id = sub(source.member, at, at + 15)
       local text = text_of(source, id)
-      local fresh = text and known[id] == nil and not taken[id] and fresh_of(text)
+      local fresh = text and rows_by_id[id] == nil and not claimed_members[id] and fresh_of(text)
       if not fresh or fresh.line ~= line then break end
       if not gate then
         gate, limit = fresh.gate, math.min(limit, plain_room(fresh.gate))
         if limit <= 0 then break end
       end
-      taken[id] = true
+      claimed_members[id] = true
       start(id, nil, fresh)
       started = started + 1
       source.member = head_of(source)
@@ -264,7 +264,7 @@ local function admission(now, fresh_of)
       if #heap == 1 and not heap[1].any and started < limit and not closed[sub(heap[1].lane, 2, 17)] then
         started = started + start_in_line(heap, limit - started, start)
       end
-      if not heap[1] and not let_in(heap, want) then return 'no' end
+      if not heap[1] and not open_for_want(heap, want) then return 'no' end
       local id, row, fresh, gate
       if heap[1] then id, row, fresh, gate = next_candidate(heap, math.max(8, math.min(limit - started, AT_ONCE))) end
       if id then
@@ -278,7 +278,7 @@ local function admission(now, fresh_of)
         elseif started == limit then
           return 'yes'
         else
-          taken[id] = true
+          claimed_members[id] = true
           start(id, row, fresh)
           spend(limits_text, id, row and row[ATTEMPT] or 1)
           started = started + 1
@@ -292,7 +292,7 @@ local function admission(now, fresh_of)
   local function finish()
     open_more(function() end)
     for gate in pairs(closed) do opening[gate] = nil end
-    keep_gates(now, closed, opening, dropped)
+    update_gates(now, closed, opening, dropped)
     if went_back or next(closed) or next(past) then call('HSET', meta, 'admitted', string.format('%.0f', now)) end
     for all, since in pairs(past) do call('ZREMRANGEBYLEX', limits, '[' .. all, '(' .. since) end
   end
@@ -300,10 +300,10 @@ local function admission(now, fresh_of)
   -- Open the gates whose time has come; all that wait for a time, if the clock went back.
   local function open_due()
     went_back = (number_in(meta, 'admitted') or NONE) > now
-    local due, to, most = {}, '(t' .. ordered(now + 1), REOPENED
+    local due, to, most = {}, '(t' .. sortable(now + 1), REOPENED
     if went_back then to, most = '(u', -1 end
     for _, member in ipairs(call('ZRANGEBYLEX', limits, '[t', to, 'LIMIT', 0, most)) do due[sub(member, -16)] = true end
-    if next(due) then keep_gates(now, nil, due) end
+    if next(due) then update_gates(now, nil, due) end
   end
 
   -- When a rate opens a gate that has jobs for one of these wants; nil: there is none.

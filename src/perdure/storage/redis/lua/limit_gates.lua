@@ -20,7 +20,7 @@ local function lines_of(gate)
   local found, from = {}, '[p' .. gate
   if #gate ~= 16 then return found end
   while true do
-    local member = call('ZRANGEBYLEX', limits, from, below('p' .. gate), 'LIMIT', 0, 1)[1]
+    local member = call('ZRANGEBYLEX', limits, from, below_prefix('p' .. gate), 'LIMIT', 0, 1)[1]
     if not member then return found end
     local lane = match(member, '^[^%z]*%z[^%z]*%z[^%z]*%z', 20)
     if lane then
@@ -35,11 +35,11 @@ end
 
 -- Bring the gates up to date with what was written. `closing`: why gates are closed, by gate; `opening`: gates to open; `sure`:
 -- whether heads are to be looked for where they should stand.
-local function keep_gates(now, closing, opening, sure)
+local function update_gates(now, closing, opening, sure)
   local function refresh(line, is_closed)
     local gate, field = sub(line, 1, 16), 'h' .. line
     local before, first, head = call('HGET', gates, field), nil, false
-    if not is_closed then first = call('ZRANGEBYLEX', limits, '[p' .. line, beyond('p' .. line), 'LIMIT', 0, 1)[1] end
+    if not is_closed then first = call('ZRANGEBYLEX', limits, '[p' .. line, after_prefix('p' .. line), 'LIMIT', 0, 1)[1] end
     if first then head = 'o' .. sub(line, 17) .. sub(first, #line + 2, #line + 29) .. gate end
     if head == before and not (sure and head) then return end
     if before then call('ZREM', limits, before, (head_over_queues(before))) end
@@ -69,21 +69,21 @@ local function keep_gates(now, closing, opening, sure)
     forget_why(gate)
     local lines = lines_of(gate)
     if #lines == 0 then return end -- a gate without jobs is forgotten
-    local found_by = why.opens_at and 't' .. ordered(why.opens_at) .. gate or 'b' .. why.key .. '\0' .. ordered(now) .. gate
+    local found_by = why.opens_at and 't' .. sortable(why.opens_at) .. gate or 'b' .. why.key .. '\0' .. sortable(now) .. gate
     call('HSET', gates, 'c' .. gate, found_by)
     call('ZADD', limits, 0, found_by)
     for _, line in ipairs(lines) do refresh(line, true) end
   end
 
-  call('ZREM', leases, '') -- see `flush`
+  call('ZREM', leases, '') -- see `write_all`
   for gate in pairs(opening or {}) do open(gate) end
   for gate, why in pairs(closing or {}) do close(gate, why) end
-  for line in pairs(touched) do refresh(line, call('HEXISTS', gates, 'c' .. sub(line, 1, 16)) == 1) end
-  for key in pairs(freed) do
+  for line in pairs(changed_lines) do refresh(line, call('HEXISTS', gates, 'c' .. sub(line, 1, 16)) == 1) end
+  for key in pairs(freed_keys) do
     local prefix = 'b' .. key .. '\0'
-    for _, member in ipairs(call('ZRANGEBYLEX', limits, '[' .. prefix, beyond(prefix), 'LIMIT', 0, REOPENED)) do
+    for _, member in ipairs(call('ZRANGEBYLEX', limits, '[' .. prefix, after_prefix(prefix), 'LIMIT', 0, REOPENED)) do
       open(sub(member, -16))
     end
   end
-  touched, freed = {}, {}
+  changed_lines, freed_keys = {}, {}
 end

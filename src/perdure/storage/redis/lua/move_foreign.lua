@@ -1,10 +1,10 @@
 -- Move keys away that hold something of another type than ours, so that they stop nobody. What stood there before is made again
 -- from the rows by the audit, as far as that is possible.
 --
--- KEYS     see basics.lua; then, in the same order, where each of them is moved to
+-- KEYS     see constants.lua; then, in the same order, where each of them is moved to
 -- ARGV     now, the names of the keys and their types as JSON
 -- returns  the names of those that were moved
-local now, names, types, moved = clock(ARGV[1]), cjson.decode(ARGV[2]), cjson.decode(ARGV[3]), {}
+local now, names, types, moved = time_of_call(ARGV[1]), cjson.decode(ARGV[2]), cjson.decode(ARGV[3]), {}
 for number, name in ipairs(names) do
   local key = KEYS[number]
   local found = call('TYPE', key).ok

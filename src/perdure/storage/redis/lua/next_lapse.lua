@@ -1,9 +1,9 @@
 -- How long it takes until a lease is over.
 --
--- KEYS     see basics.lua
+-- KEYS     see constants.lua
 -- ARGV     now
 -- returns  microseconds, 0 or less when one may be over, nothing when no job is held
-local now = clock(ARGV[1])
+local now = time_of_call(ARGV[1])
 
 if (number_in(meta, 'given') or NONE) > now then return 0 end -- the clock went back: leases are to be cut
 local first = call('ZRANGE', leases, 0, 0, 'WITHSCORES')

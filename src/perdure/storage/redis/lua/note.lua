@@ -1,8 +1,8 @@
 -- Write progress and log lines for holds that stand.
 --
--- KEYS     see basics.lua
+-- KEYS     see constants.lua
 -- ARGV     origin, lines kept, then for each note: the hold (see HOLD), progress ('=' and the text, or ''), number of lines, lines
--- returns  {an answer per note (see places.lua) as one text, whether progress was told}
+-- returns  {an answer per note (see indexes.lua) as one text, whether progress was told}
 local LINE = '<I4c0'
 local most = tonumber(ARGV[2])
 
@@ -16,7 +16,7 @@ while at <= #ARGV do
   notes[#notes + 1] = told
   ids[#ids + 1] = told.hold[1]
 end
-load(ids)
+load_rows(ids)
 
 local function lines_of(text)
   local lines, from = {}, 1
@@ -37,30 +37,30 @@ local function log(row, added)
   mark(row, HAS_LOG, true)
 end
 
-local answers, touched = {}, {}
+local answers, changed_rows = {}, {}
 for number, told in ipairs(notes) do
-  local row = known[told.hold[1]]
-  local answer = standing(row, told.hold[2], told.hold[3])
+  local row = rows_by_id[told.hold[1]]
+  local answer = check_hold(row, told.hold[2], told.hold[3])
   answers[number] = answer
   if answer == 0 then
     if told.progress ~= '' then
-      note(set, progress, row[ID], string.sub(told.progress, 2))
+      append(field_writes, progress, row[ID], string.sub(told.progress, 2))
       mark(row, HAS_PROGRESS, true)
-      touched[row[ID]] = row
-      ended_some = true
+      changed_rows[row[ID]] = row
+      any_ended = true
     end
     if #told.lines > 0 then
       log(row, told.lines)
-      touched[row[ID]] = row
+      changed_rows[row[ID]] = row
     end
   end
 end
 for id, lines in pairs(kept) do
   local texts = {}
   for number = math.max(1, #lines - most + 1), #lines do texts[#texts + 1] = pack(LINE, #lines[number], lines[number]) end
-  note(set, logs, id, table.concat(texts))
+  append(field_writes, logs, id, table.concat(texts))
 end
-for _, row in pairs(touched) do changed(row) end
-if next(touched) then flush() end
-publish(ARGV[1])
-return { table.concat(answers), ended_some and 1 or 0 }
+for _, row in pairs(changed_rows) do save(row) end
+if next(changed_rows) then write_all() end
+publish_signals(ARGV[1])
+return { table.concat(answers), any_ended and 1 or 0 }

@@ -1,21 +1,21 @@
 -- A piece of a listing, newest first: walks along created_at and gives the rows that may fit.
 --
--- KEYS     see basics.lua
+-- KEYS     see constants.lua
 -- ARGV     'created' or 'dead': which index, the position to begin below: created_at ('+inf': from the top) and id,
 --          the lowest created_at, rows to look at, rows to give, states as eight digits 0 or 1, queue, task ('': any)
--- returns  {'more' or 'end', created_at and id of the last row looked at, records (see `tell`), id and created_at in the index of those
+-- returns  {'more' or 'end', created_at and id of the last row looked at, records (see `add_records`), id and created_at in the index of those
 --          that cannot be read}
 local index = ARGV[1] == 'dead' and dead or created
 local top, top_id, floor = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local budget, most, states, queue, task = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8], ARGV[9]
 
 -- Jobs of the very created_at where the last page ended may stand before or behind it.
-local function shown_before(id, score)
+local function was_shown(id, score)
   return top ~= '+inf' and score == tonumber(top) and (top_id == '' or not id_before(id, top_id))
 end
 
 local function may_fit(id, text)
-  local row = read(id, text)
+  local row = read_row(id, text)
   if not row then return true end -- whoever asked is shown that it cannot be read
   if has(row, HIDDEN) or sub(states, row[STATE], row[STATE]) == '0' then return false end
   if queue == '' and task == '' then return true end
@@ -34,7 +34,7 @@ while more and looked < budget and #found < most do
       over = true
       break
     end
-    if not shown_before(listed[number], score) then
+    if not was_shown(listed[number], score) then
       ids[#ids + 1], scores[#scores + 1] = listed[number], listed[number + 1]
     end
   end
@@ -47,7 +47,7 @@ while more and looked < budget and #found < most do
     looked, last_score, last_id = looked + 1, scores[number], ids[number]
     if text and may_fit(ids[number], text) then
       found[#found + 1] = ids[number]
-      if checked[text] then
+      if flaws[text] then
         births[#births + 1] = ids[number]
         births[#births + 1] = scores[number]
       end
@@ -56,5 +56,5 @@ while more and looked < budget and #found < most do
   start, more = start + AT_ONCE, not over
 end
 local records = {}
-tell(records, found)
+add_records(records, found)
 return { more and 'more' or 'end', last_score, last_id, records, births }

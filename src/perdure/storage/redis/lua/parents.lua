@@ -1,6 +1,6 @@
 -- Part of every verb that puts jobs on record: those among them that wait for others.
 -- Made anew where there are such jobs. `planned`: the jobs that this script puts on record, by id.
-local function following(planned)
+local function parent_links(planned)
   local LINK = '<I4I4' -- the place of `after` in the body (first byte, first byte behind); then the parents' ids
   local SUCCEEDED, SKIPPED = 5, 6
 
@@ -24,29 +24,29 @@ local function following(planned)
   end
 
   -- Let a job wait for those who stand for parents that were duplicates.
-  local function lead(job, stands_for)
-    local led, seen, differs = {}, {}, false
+  local function replace_duplicates(job, owner_instead)
+    local redirected, seen, differs = {}, {}, false
     for _, parent in ipairs(job.parents) do
-      local leader = stands_for[parent] or parent
+      local leader = owner_instead[parent] or parent
       differs = differs or leader ~= parent or seen[leader]
       if not seen[leader] then
         seen[leader] = true
-        led[#led + 1] = leader
+        redirected[#redirected + 1] = leader
       end
     end
     if not differs then return end
     local texts, from, behind = {}, parse(LINK, job.link)
-    for number, parent in ipairs(led) do texts[number] = '"' .. uuid(parent) .. '"' end
+    for number, parent in ipairs(redirected) do texts[number] = '"' .. uuid(parent) .. '"' end
     local after = packed('[' .. table.concat(texts, ',') .. ']')
     job.body = sub(job.body, 1, from) .. after .. sub(job.body, behind + 1)
-    job.parents, job.waits = led, #led
+    job.parents, job.waits = redirected, #redirected
   end
 
   -- Those of these that are on record, without those that were deleted before they were done.
   local function followable(ids)
     local found = {}
-    for number, text in ipairs(texts_of(ids)) do
-      local row = text and read(ids[number], text)
+    for number, text in ipairs(row_texts(ids)) do
+      local row = text and read_row(ids[number], text)
       local done = row and (row[STATE] == SUCCEEDED or row[STATE] == SKIPPED)
       -- one that cannot be read will be a dead letter, which somebody may wait for
       found[ids[number]] = text and (not row or done or not has(row, HIDDEN))
@@ -71,11 +71,11 @@ local function following(planned)
   end
 
   -- Let jobs wait for whom they name, or for who stands for these. Gives {'orphan', job, parent} if there is none.
-  local function find_parents(asked, stands_for)
+  local function find_parents(asked, owner_instead)
     for _, job in ipairs(asked) do
       if job.link then
         job.parents = parents_of(job)
-        lead(job, stands_for)
+        replace_duplicates(job, owner_instead)
       end
     end
     return orphan_among(asked, {})
@@ -97,9 +97,9 @@ local function following(planned)
   local function write_edges(job)
     local kind = band(job.shape.marks, FINISHED) ~= 0 and 'f' or 's'
     for _, parent in ipairs(job.parents) do
-      note(came, edges, 0, 'o' .. parent .. kind .. job.id)
-      note(came, edges, 0, 'c' .. job.id .. parent)
-      unsettle(parent)
+      append(additions, edges, 0, 'o' .. parent .. kind .. job.id)
+      append(additions, edges, 0, 'c' .. job.id .. parent)
+      mark_unresolved(parent)
     end
   end
 

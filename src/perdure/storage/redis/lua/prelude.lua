@@ -1,7 +1,7 @@
 -- What every verb shares: rows as texts and tables, what is to be written, and ways along an index.
 --
 -- A script is no transaction: what it has written stays when it fails. So every verb reads and checks all, notes what is to
--- be written, and writes it in one go (`flush`). Rows are lifted out of all indexes before they change and set back
+-- be written, and writes it in one go (`write_all`). Rows are lifted out of all indexes before they change and set back
 -- afterwards, so that no change can forget one.
 --
 -- Two texts are never compared with < here: Lua compares by the server's locale. The server's own order is by bytes.
@@ -24,7 +24,7 @@ local function mark(row, which, on)
   row[MARKS] = on and bor(row[MARKS], which) or band(row[MARKS], bnot(which))
 end
 
-local function parsed(id, text)
+local function parse_row(id, text)
   local state, marks, version, attempt, failures, losses, stamp, accepted_stamp, leased_until, started_at, finished_at, prune_at,
     keep_last, leased_by, at
   if band(parse('<H', text, 2), RAN) ~= 0 then
@@ -41,18 +41,18 @@ local function parsed(id, text)
 end
 
 -- The same for a text that somebody else may have written; nil if it makes no row. Rows with the same text are checked once.
-local checked = {}
+local flaws = {}
 
-local function read(id, text)
-  local flaw = checked[text]
+local function read_row(id, text)
+  local flaw = flaws[text]
   if flaw == nil then
     flaw = flaw_in(text) or false
-    checked[text] = flaw
+    flaws[text] = flaw
   end
-  return not flaw and parsed(id, text) or nil
+  return not flaw and parse_row(id, text) or nil
 end
 
-local function written(row)
+local function pack_row(row)
   row[MARKS] = bor(row[MARKS], RAN)
   return pack(RUN, row[STATE], row[MARKS], row[VERSION], row[ATTEMPT], row[FAILURES], row[LOSSES], row[STAMP], row[ACCEPTED_STAMP],
     row[LEASED_UNTIL], row[STARTED_AT], row[FINISHED_AT], row[PRUNE_AT], row[KEEP_LAST], #row[LEASED_BY], row[LEASED_BY])
@@ -86,14 +86,14 @@ local function more_of(row)
   return parse(MORE, text)
 end
 
-local function slices(list, size, work)
+local function each_slice(list, size, work)
   for from = 1, #list, size do work(from, math.min(from + size - 1, #list)) end
 end
 
 -- The texts of rows, in the order of their ids. false: not on record.
-local function texts_of(ids)
+local function row_texts(ids)
   local found = {}
-  slices(ids, AT_ONCE, function(from, to)
+  each_slice(ids, AT_ONCE, function(from, to)
     local texts = call('HMGET', rows, unpack(ids, from, to))
     for number = 1, #texts do found[from + number - 1] = texts[number] end
   end)
@@ -101,48 +101,48 @@ local function texts_of(ids)
 end
 
 -- Rows by id, as tables; each is read once, so that all steps of a script see the same table. false: not on record, or it
--- cannot be read (then it is among the `strange`, and will be set aside).
-local known, strange = {}, {}
+-- cannot be read (then it is among the `unreadable_ids`, and will be set aside).
+local rows_by_id, unreadable_ids = {}, {}
 
-local function row_of(id, text)
-  local row = known[id]
+local function row_with_id(id, text)
+  local row = rows_by_id[id]
   if row == nil then
-    row = text and read(id, text) or false
-    known[id] = row
+    row = text and read_row(id, text) or false
+    rows_by_id[id] = row
     if text and not row then
-      strange[id] = true
-      leave_unread(id)
+      unreadable_ids[id] = true
+      mark_unreadable(id)
     end
   end
   return row
 end
 
 -- The ids of those that are to be set aside.
-local function met_strange()
+local function list_unreadable()
   local ids = {}
-  for id in pairs(strange) do ids[#ids + 1] = id end
+  for id in pairs(unreadable_ids) do ids[#ids + 1] = id end
   return ids
 end
 
-local function load(ids)
+local function load_rows(ids)
   local missing = {}
   for _, id in ipairs(ids) do
-    if known[id] == nil then missing[#missing + 1] = id end
+    if rows_by_id[id] == nil then missing[#missing + 1] = id end
   end
-  local texts = texts_of(missing)
-  for number, id in ipairs(missing) do row_of(id, texts[number]) end
+  local texts = row_texts(missing)
+  for number, id in ipairs(missing) do row_with_id(id, texts[number]) end
 end
 
 -- ---- what is to be written -------------------------------------------------------------------------------------------
-local gone, came = {}, {} -- members that leave a sorted set, scores and members that join one: by key
-local unset, set = {}, {} -- fields that leave a hash, fields and values that join one: by key
-local counted = {} -- differences of counts, by lane and state
-local slots = {} -- differences of how many hold under a key of limits, by its field in `gates`: see indexes.lua
-local woken, ended_some = {}, false
-local owned = {} -- owners of unique keys of rows, as this script has left them; false: nobody
-local touched, freed = {}, {} -- lines of parked jobs that changed, keys of limits whose holds were given up: see gates.lua
+local removals, additions = {}, {} -- members that leave a sorted set, scores and members that join one: by key
+local field_removals, field_writes = {}, {} -- fields that leave a hash, fields and values that join one: by key
+local count_changes = {} -- differences of counts, by lane and state
+local slot_changes = {} -- differences of how many hold under a key of limits, by its field in `gates`: see indexes.lua
+local ready_queues, any_ended = {}, false
+local key_owners = {} -- owners of unique keys of rows, as this script has left them; false: nobody
+local changed_lines, freed_keys = {}, {} -- lines of parked jobs that changed, keys of limits whose holds were given up: see limit_gates.lua
 
-local function note(lists, key, first, second)
+local function append(lists, key, first, second)
   local list = lists[key]
   if not list then
     list = {}
@@ -153,47 +153,47 @@ local function note(lists, key, first, second)
   if second then list[last + 2] = second end
 end
 
-local function changed(row)
-  local text = written(row)
-  note(set, rows, row[ID], text)
+local function save(row)
+  local text = pack_row(row)
+  append(field_writes, rows, row[ID], text)
   return text
 end
 
-local function variadic(command, lists)
+local function run_in_slices(command, lists)
   for key, list in pairs(lists) do
-    slices(list, 2 * AT_ONCE, function(from, to) call(command, key, unpack(list, from, to)) end)
+    each_slice(list, 2 * AT_ONCE, function(from, to) call(command, key, unpack(list, from, to)) end)
   end
 end
 
-local function tally(lane, state, difference)
-  local states = counted[lane]
+local function add_count(lane, state, difference)
+  local states = count_changes[lane]
   if not states then
     states = {}
-    counted[lane] = states
+    count_changes[lane] = states
   end
   states[state] = (states[state] or 0) + difference
 end
 
 local function write_counts()
   local deeper = {}
-  for lane, states in pairs(counted) do
+  for lane, states in pairs(count_changes) do
     local queue = match(lane, '^[^%z]*')
     for state, difference in pairs(states) do
-      add_up(counts, lane .. '\0' .. state, difference)
+      add_to(counts, lane .. '\0' .. state, difference)
       if state <= READY then deeper[queue] = (deeper[queue] or 0) + difference end
     end
   end
-  for queue, difference in pairs(deeper) do add_up(depths, queue, difference) end
-  for slot, difference in pairs(slots) do add_up(gates, slot, difference) end
+  for queue, difference in pairs(deeper) do add_to(depths, queue, difference) end
+  for slot, difference in pairs(slot_changes) do add_to(gates, slot, difference) end
 end
 
 -- A parent whose edges are to be looked at.
-local function unsettle(id) note(came, unresolved, 0, id) end
+local function mark_unresolved(id) append(additions, unresolved, 0, id) end
 
 -- The lanes whose members are about to leave or to join, each with its first member, or false.
-local function lanes_that_change()
+local function first_members()
   local firsts, lane = {}, nil
-  local function look(list, from, step)
+  local function visit(list, from, step)
     for number = from, #list, step do
       local member = list[number]
       if not lane or sub(member, 1, #lane) ~= lane then
@@ -202,39 +202,39 @@ local function lanes_that_change()
       end
     end
   end
-  look(gone[lanes] or {}, 1, 1)
-  look(came[lanes] or {}, 2, 2)
+  visit(removals[lanes] or {}, 1, 1)
+  visit(additions[lanes] or {}, 2, 2)
   return firsts
 end
 
 -- Removals first: they are allowed when the memory is full, and once a script has written, it may write on.
-local function flush()
-  local firsts = lanes_that_change()
+local function write_all()
+  local firsts = first_members()
   call('ZREM', leases, '')
-  variadic('ZREM', gone)
-  variadic('HDEL', unset)
-  variadic('HSET', set)
-  variadic('ZADD', came)
-  for lane, first in pairs(firsts) do keep_head(lane, first or nil) end
+  run_in_slices('ZREM', removals)
+  run_in_slices('HDEL', field_removals)
+  run_in_slices('HSET', field_writes)
+  run_in_slices('ZADD', additions)
+  for lane, first in pairs(firsts) do update_head(lane, first or nil) end
   write_counts()
-  gone, came, unset, set, counted, slots = {}, {}, {}, {}, {}, {}
+  removals, additions, field_removals, field_writes, count_changes, slot_changes = {}, {}, {}, {}, {}, {}
 end
 
 -- Whoever empties the server under a running app takes the format's number away; jobs bring it back.
-local function note_format() call('HSETNX', meta, 'format', 5) end
+local function note_format() call('HSETNX', meta, 'format', FORMAT) end
 
 -- Tell other processes; they may be forbidden to us, and nobody waits for a signal.
-local function publish(origin)
+local function publish_signals(origin)
   local names = {}
-  for queue in pairs(woken) do names[#names + 1] = queue end
+  for queue in pairs(ready_queues) do names[#names + 1] = queue end
   if origin == '' then return names end -- signals are switched off
   if #names > 0 then redis.pcall('PUBLISH', meta .. ':ready', origin .. table.concat(names, '\0')) end
-  if ended_some then redis.pcall('PUBLISH', meta .. ':changed', origin) end
+  if any_ended then redis.pcall('PUBLISH', meta .. ':changed', origin) end
   return names
 end
 
 -- A set that is read in the order of its bytes must have one score, 0: another hides members from the server's search.
-local function even_scores(key)
+local function reset_scores(key)
   for _, range in ipairs({ { '-inf', '(0' }, { '(0', '+inf' } }) do
     for _, member in ipairs(call('ZRANGEBYSCORE', key, range[1], range[2], 'LIMIT', 0, AT_ONCE)) do call('ZADD', key, 0, member) end
   end
@@ -243,12 +243,12 @@ end
 -- ---- walking along an index ------------------------------------------------------------------------------------------
 -- Members of these sets are texts between NULs, then bytes. What follows a prefix up to its NUL, each once: one look per name,
 -- however many members it has. At most so many names, if it is said.
-local function below(prefix) return '(' .. prefix .. '\255' end
+local function below_prefix(prefix) return '(' .. prefix .. '\255' end
 
 local function names_under(index, prefix, most)
   local found, from = {}, '[' .. prefix
   while true do
-    local member = call('ZRANGEBYLEX', index, from, below(prefix), 'LIMIT', 0, 1)[1]
+    local member = call('ZRANGEBYLEX', index, from, below_prefix(prefix), 'LIMIT', 0, 1)[1]
     if not member or #found == most then return found end
     local name = match(member, '^[^%z]*', #prefix + 1)
     found[#found + 1] = name
@@ -260,7 +260,7 @@ end
 local function versions_under(index, kind)
   local found, from = {}, '[' .. kind
   while true do
-    local member = call('ZRANGEBYLEX', index, from, below(kind), 'LIMIT', 0, 1)[1]
+    local member = call('ZRANGEBYLEX', index, from, below_prefix(kind), 'LIMIT', 0, 1)[1]
     if not member then return found end
     local version = string.byte(member, #kind + 1) or 0
     found[#found + 1] = string.char(version)
@@ -282,10 +282,10 @@ end
 local function make_heads()
   for _, kind in ipairs({ 'r', 's', 'p' }) do
     for _, version in ipairs(versions_under(lanes, kind)) do
-      for _, queue in ipairs(names_under(lanes, kind .. version)) do each_lane(kind, version, queue, keep_head) end
+      for _, queue in ipairs(names_under(lanes, kind .. version)) do each_lane(kind, version, queue, update_head) end
     end
   end
 end
 
 -- The members that begin with a text that ends in NUL, whatever bytes follow.
-local function beyond(prefix) return '(' .. sub(prefix, 1, -2) .. '\1' end
+local function after_prefix(prefix) return '(' .. sub(prefix, 1, -2) .. '\1' end

@@ -1,9 +1,9 @@
 -- Make scheduled jobs ready whose time has come.
 --
--- KEYS     see basics.lua
+-- KEYS     see constants.lua
 -- ARGV     now, origin, limit
 -- returns  {how many, queues that have ready jobs now}
-local now = clock(ARGV[1])
-local promoted = promote(now, tonumber(ARGV[3]))
-if next(touched) then keep_gates(now) end
-return { promoted, publish(ARGV[2]) }
+local now = time_of_call(ARGV[1])
+local promoted = promote_due(now, tonumber(ARGV[3]))
+if next(changed_lines) then update_gates(now) end
+return { promoted, publish_signals(ARGV[2]) }

@@ -6,24 +6,24 @@ local function first_due()
   return due and math.max(NONE, math.min(due, MOST))
 end
 
-local function promote(now, limit)
+local function promote_due(now, limit)
   local due = call('ZRANGEBYSCORE', schedule, '-inf', now, 'LIMIT', 0, limit)
-  load(due)
+  load_rows(due)
   local promoted = 0
   for _, id in ipairs(due) do
-    local row = known[id]
+    local row = rows_by_id[id]
     if row and row[STATE] == SCHEDULED and details(row).run_at > now then
-      note(came, schedule, details(row).run_at, id) -- the index was wrong
+      append(additions, schedule, details(row).run_at, id) -- the index was wrong
     elseif row and row[STATE] == SCHEDULED then
-      lift(row)
-      enter(row, READY)
+      leave_indexes(row)
+      set_state(row, READY)
       row[VERSION] = row[VERSION] + 1
-      set_back(row)
+      reinsert(row)
       promoted = promoted + 1
     else
-      note(gone, schedule, id) -- it is not what the index says
+      append(removals, schedule, id) -- it is not what the index says
     end
   end
-  if #due > 0 then flush() end
+  if #due > 0 then write_all() end
   return promoted
 end

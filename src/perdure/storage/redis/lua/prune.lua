@@ -1,17 +1,17 @@
 -- Take away ended jobs that are no longer kept, and window keys that are over. Within ten minutes after its end a job is only
 -- hidden, so that a repeated enqueue finds it.
 --
--- KEYS     see basics.lua
+-- KEYS     see constants.lua
 -- ARGV     now, limit
 -- returns  how many jobs
-local now, limit = clock(ARGV[1]), tonumber(ARGV[2])
-local HIDDEN_FOR = 600000000 -- see retry.py
-local leaving, doomed = {}, {}
+local now, limit = time_of_call(ARGV[1]), tonumber(ARGV[2])
+local HIDDEN_FOR = 600000000 -- see core/retention.py
+local chosen_ids, is_chosen = {}, {}
 
-local function doom(id)
-  if not doomed[id] and #leaving < limit then
-    doomed[id] = true
-    leaving[#leaving + 1] = id
+local function choose(id)
+  if not is_chosen[id] and #chosen_ids < limit then
+    is_chosen[id] = true
+    chosen_ids[#chosen_ids + 1] = id
   end
 end
 
@@ -21,14 +21,14 @@ end
 local LATER = 60000000 -- microseconds until those are looked at again that are met in vain in great numbers
 local edges_left, some_unresolved = 20 * AT_ONCE, call('EXISTS', unresolved) == 1
 
-local function all_over(id)
+local function followers_ended(id)
   local prefix = 'k' .. id
   while edges_left > 0 do
     local members = call('ZRANGEBYLEX', edges, '[' .. prefix, '[' .. prefix .. string.rep('\255', 16), 'LIMIT', 0, AT_ONCE)
     if #members == 0 then return true end
     local children = {}
     for number, member in ipairs(members) do children[number] = sub(member, 18) end
-    for number, text in ipairs(texts_of(children)) do
+    for number, text in ipairs(row_texts(children)) do
       if text and (string.byte(text) or CANCELLED) <= RUNNING then return false end
       call('ZREM', edges, members[number])
       edges_left = edges_left - 1
@@ -37,33 +37,33 @@ local function all_over(id)
   return false
 end
 
-local function needed(id, row)
+local function is_followed(id, row)
   if not has(row, FOLLOWED) and not (some_unresolved and call('ZSCORE', unresolved, id)) then return false end
   local prefix = 'o' .. id
   if call('ZRANGEBYLEX', edges, '[' .. prefix, '[' .. prefix .. string.rep('\255', 17), 'LIMIT', 0, 1)[1] then return true end
-  return not all_over(id)
+  return not followers_ended(id)
 end
 
-local function kept(id) return has(known[id], HELD) or needed(id, known[id]) end
+local function must_stay(id) return has(rows_by_id[id], HELD) or is_followed(id, rows_by_id[id]) end
 
 -- ---- past their time: those who are kept do not use up the limit ---------------------------------------------------------
-local skipped, met_in_vain = 0, 0
-while #leaving < limit do
+local skipped, skipped_in_row = 0, 0
+while #chosen_ids < limit do
   local ids = call('ZRANGEBYSCORE', prunable, '-inf', now, 'LIMIT', skipped, AT_ONCE)
   if #ids == 0 then break end
   skipped = skipped + #ids
-  load(ids)
+  load_rows(ids)
   for _, id in ipairs(ids) do
-    if not known[id] or known[id][PRUNE_AT] == NONE or known[id][STATE] <= RUNNING then
-      note(gone, prunable, id) -- it is not what the index says
-    elseif known[id][PRUNE_AT] > now then
-      note(came, prunable, known[id][PRUNE_AT], id)
-    elseif #leaving < limit then
-      if not kept(id) then
-        doom(id)
-      elseif not has(known[id], HELD) then
-        met_in_vain = met_in_vain + 1
-        if met_in_vain > AT_ONCE then note(came, prunable, now + LATER, id) end
+    if not rows_by_id[id] or rows_by_id[id][PRUNE_AT] == NONE or rows_by_id[id][STATE] <= RUNNING then
+      append(removals, prunable, id) -- it is not what the index says
+    elseif rows_by_id[id][PRUNE_AT] > now then
+      append(additions, prunable, rows_by_id[id][PRUNE_AT], id)
+    elseif #chosen_ids < limit then
+      if not must_stay(id) then
+        choose(id)
+      elseif not has(rows_by_id[id], HELD) then
+        skipped_in_row = skipped_in_row + 1
+        if skipped_in_row > AT_ONCE then append(additions, prunable, now + LATER, id) end
       end
     end
   end
@@ -76,27 +76,27 @@ local function newer(prefix, kinds, tail)
   local found = 0
   for _, kind in ipairs(kinds) do
     local under = prefix .. kind .. '\0'
-    found = found + call('ZLEXCOUNT', ended, '(' .. under .. tail, beyond(under))
+    found = found + call('ZLEXCOUNT', ended, '(' .. under .. tail, after_prefix(under))
   end
   return found
 end
 
 local function too_many(prefix, kinds, most)
-  local under, from, looked_at = prefix .. most .. '\0', nil, 0
-  while #leaving < limit and looked_at < limit + 10 * AT_ONCE do
-    local member = call('ZRANGEBYLEX', ended, from or '[' .. under, beyond(under), 'LIMIT', 0, 1)[1]
+  local under, from, visited_lanes = prefix .. most .. '\0', nil, 0
+  while #chosen_ids < limit and visited_lanes < limit + 10 * AT_ONCE do
+    local member = call('ZRANGEBYLEX', ended, from or '[' .. under, after_prefix(under), 'LIMIT', 0, 1)[1]
     if not member then return end
     local tail = string.sub(member, #under + 1)
     if newer(prefix, kinds, tail) < (tonumber(most) or 0) then return end
     local id = string.sub(tail, 9)
-    load({ id })
-    if not known[id] or known[id][STATE] <= RUNNING or among_ended(known[id]) ~= member then
-      note(gone, ended, member) -- it is not what the index says
-    elseif not kept(id) then
-      doom(id)
+    load_rows({ id })
+    if not rows_by_id[id] or rows_by_id[id][STATE] <= RUNNING or ended_member(rows_by_id[id]) ~= member then
+      append(removals, ended, member) -- it is not what the index says
+    elseif not must_stay(id) then
+      choose(id)
     end
     from = '(' .. member
-    looked_at = looked_at + 1
+    visited_lanes = visited_lanes + 1
   end
 end
 
@@ -111,39 +111,39 @@ for _, task in ipairs(names_under(ended, '')) do
 end
 
 -- ---- writing -----------------------------------------------------------------------------------------------------------
-local texts_of_jobs = call('ZRANGEBYLEX', shelved, '[j', '(k', 'LIMIT', 0, 1)[1]
+local texts_of_jobs = call('ZRANGEBYLEX', kv_index, '[j', '(k', 'LIMIT', 0, 1)[1]
 
 local function forget_edges(id, row)
   if has(row, WAITED) then close_edges(id, has(row, FINISHED) and 'f' or 's', false) end
-  note(gone, unresolved, id)
+  append(removals, unresolved, id)
 end
 
 local function hide(row)
-  lift(row)
+  leave_indexes(row)
   row[VERSION] = row[VERSION] + 1
   row[PRUNE_AT], row[KEEP_LAST] = row[FINISHED_AT] + HIDDEN_FOR, NONE
   mark(row, HIDDEN, true)
-  set_back(row)
+  reinsert(row)
 end
 
 local function remove(id, row)
-  lift(row)
-  note(gone, created, id)
+  leave_indexes(row)
+  append(removals, created, id)
   local found = details(row)
   for name in string.gmatch(found.names, '([^%z]+)%z') do
-    note(gone, named, name .. '\0' .. ordered(found.created_at) .. id)
+    append(removals, named, name .. '\0' .. sortable(found.created_at) .. id)
   end
-  for _, key in ipairs({ rows, jobs }) do note(unset, key, id) end
-  if has(row, HAS_OUTCOME) then note(unset, outcomes, id) end
-  if has(row, HAS_ERRORS) then note(unset, errors, id) end
-  if has(row, HAS_PROGRESS) then note(unset, progress, id) end
-  if has(row, HAS_LOG) then note(unset, logs, id) end
+  for _, key in ipairs({ rows, jobs }) do append(field_removals, key, id) end
+  if has(row, HAS_OUTCOME) then append(field_removals, outcomes, id) end
+  if has(row, HAS_ERRORS) then append(field_removals, errors, id) end
+  if has(row, HAS_PROGRESS) then append(field_removals, progress, id) end
+  if has(row, HAS_LOG) then append(field_removals, logs, id) end
   if has(row, WAITED) or has(row, FOLLOWED) then forget_edges(id, row) end
-  if texts_of_jobs then forget_texts(id) end
+  if texts_of_jobs then remove_entries(id) end
 end
 
-for _, id in ipairs(leaving) do
-  local row = known[id]
+for _, id in ipairs(chosen_ids) do
+  local row = rows_by_id[id]
   if has(row, HIDDEN) or row[FINISHED_AT] + HIDDEN_FOR <= now then
     remove(id, row)
   else
@@ -152,8 +152,8 @@ for _, id in ipairs(leaving) do
 end
 local over = call('ZRANGEBYSCORE', windows, '-inf', now, 'LIMIT', 0, 20 * AT_ONCE)
 for _, key in ipairs(over) do
-  note(gone, windows, key)
-  note(unset, kept_keys, key)
+  append(removals, windows, key)
+  append(field_removals, kept_keys, key)
 end
-flush()
-return #leaving
+write_all()
+return #chosen_ids

@@ -1,13 +1,13 @@
 -- Part of every verb that puts jobs on record: what becomes of new jobs, and where they are put.
 -- Made anew by each script that needs it, so that the others do not pay for it.
-local function placing(now)
+local function job_writer(now)
   local AT, EXTRAS, TENANT, AFTER, WHEN_FINISHED = 1, 2, 4, 8, 16 -- options: an instant; what follows each job; run_when
   local ANY, WINDOW = 3, 4 -- scopes whose keys are kept apart from the rows
 
   local planned = {} -- jobs that this script puts on record
   local on_record, queue_settings, any_settings = {}, {}, nil
   local kept_owners = {}
-  local follow, rank_of -- made when they are needed: see following.lua, sharing.lua
+  local follow, rank_of -- made when they are needed: see parents.lua, fair_ranks.lua
 
   -- ---- what is asked for ---------------------------------------------------------------------------------------------
   local function shape_of(text)
@@ -36,7 +36,7 @@ local function placing(now)
   local function fresh_text(shape, state, marks) return pack(HEAD, state, marks, 1) .. rest_of(shape.rest) end
 
   -- The jobs that the next arguments tell of: number of shapes, the shapes, the shape of each job as two bytes each, then
-  -- for each job: id, body and, if its shape says so, unique key and names, the tenant who pays, parents (see following.lua).
+  -- for each job: id, body and, if its shape says so, unique key and names, the tenant who pays, parents (see parents.lua).
   local function read_jobs()
     local at, shapes = arguments_read + 1, {}
     local shape_count = tonumber(ARGV[at])
@@ -45,11 +45,11 @@ local function placing(now)
       shape.parks = shape.state == READY and shape.marks == LIMITED
       shape.text = fresh_text(shape, shape.state, shape.parks and LIMITED + PARKED or 0)
       shape.lane_head = lane_head(shape.lane, false, shape.min_version, shape.priority, shape.run_at)
-      shape.lane_tail = shape.expires_at == NONE and '' or pack('<d', shape.expires_at)
+      shape.lane_suffix = shape.expires_at == NONE and '' or pack('<d', shape.expires_at)
       if shape.parks then
-        local row = parsed('', shape.text)
-        shape.line, shape.in_aside = line_of(row), in_aside(READY, shape.lane, shape.run_at, '')
-        shape.in_line = 'p' .. shape.line .. place_in(shape.priority, shape.run_at)
+        local row = parse_row('', shape.text)
+        shape.line, shape.aside_member = line_of(row), aside_member(READY, shape.lane, shape.run_at, '')
+        shape.line_member = 'p' .. shape.line .. sort_key(shape.priority, shape.run_at)
       end
       shapes[number] = shape
     end
@@ -81,8 +81,8 @@ local function placing(now)
   end
 
   -- ---- what is on record ---------------------------------------------------------------------------------------------
-  local function look_up(ids)
-    slices(ids, AT_ONCE, function(from, to)
+  local function note_stored(ids)
+    each_slice(ids, AT_ONCE, function(from, to)
       for number, text in ipairs(call('HMGET', rows, unpack(ids, from, to))) do
         if text then on_record[ids[from + number - 1]] = true end
       end
@@ -95,7 +95,7 @@ local function placing(now)
       owner = call('HGET', kept_keys, unique)
       if owner then
         local fine, ends, id = pcall(parse, '<dc16', owner)
-        if not fine then move_aside('kept_keys', kept_keys, unique, owner, now) end
+        if not fine then set_value_aside('kept_keys', kept_keys, unique, owner, now) end
         owner = fine and (ends == NONE or ends > now) and id
       end
       kept_owners[unique] = owner
@@ -119,7 +119,7 @@ local function placing(now)
   end
 
   -- What is configured for a queue: how many it holds and its policy, and the shares of tenants if it is fair. Or false.
-  local function looked_up(queue)
+  local function find_settings(queue)
     if any_settings == nil then any_settings = call('HLEN', bounds) > 0 end
     if not any_settings then return false end
     local found = queue_settings[queue]
@@ -138,7 +138,7 @@ local function placing(now)
   end
 
   local function settings_of(shape)
-    if shape.settings == nil then shape.settings = looked_up(shape.queue) end
+    if shape.settings == nil then shape.settings = find_settings(shape.queue) end
     return shape.settings
   end
 
@@ -150,9 +150,9 @@ local function placing(now)
   -- Gives why nothing can be stored, or nil; for each job that is not simply stored: its position, 'owner' and the owner's
   -- id, or its position, 'dropped', ''; and the jobs that are to be stored.
   local function plan(asked, bounded)
-    local answer, fresh, stands_for, ids, followers = {}, {}, {}, {}, false
+    local answer, fresh, owner_instead, ids, followers = {}, {}, {}, {}, false
     for number, job in ipairs(asked) do ids[number] = job.id end
-    look_up(ids)
+    note_stored(ids)
     for number, job in ipairs(asked) do
       local shape = job.shape
       if not on_record[job.id] then
@@ -162,7 +162,7 @@ local function placing(now)
         if owner then
           if owner ~= job.id then
             answer[last + 1], answer[last + 2], answer[last + 3] = number, 'owner', owner
-            stands_for[job.id] = owner
+            owner_instead[job.id] = owner
           end
         elseif settings and settings.most and settings.depth >= settings.most then
           if not droppable(shape, settings) then
@@ -175,7 +175,7 @@ local function placing(now)
           if shape.scope >= ANY then
             kept_owners[job.unique] = job.id
           elseif shape.scope > 0 then
-            owned[job.unique] = job.id
+            key_owners[job.unique] = job.id
           end
           fresh[#fresh + 1] = job
           followers = followers or job.link
@@ -183,8 +183,8 @@ local function placing(now)
       end
     end
     if followers then
-      follow = follow or following(planned)
-      local orphan = follow.find_parents(fresh, stands_for)
+      follow = follow or parent_links(planned)
+      local orphan = follow.find_parents(fresh, owner_instead)
       if orphan then return orphan end
     end
     return nil, answer, fresh
@@ -196,14 +196,14 @@ local function placing(now)
     shape.rest.unique, shape.rest.names = job.unique, job.names
     if shape.scope >= ANY then
       local ends = shape.scope == WINDOW and now + shape.window or NONE
-      note(set, kept_keys, job.unique, pack('<dc16', ends, job.id))
-      if ends ~= NONE then note(came, windows, ends, job.unique) else note(gone, windows, job.unique) end
+      append(field_writes, kept_keys, job.unique, pack('<dc16', ends, job.id))
+      if ends ~= NONE then append(additions, windows, ends, job.unique) else append(removals, windows, job.unique) end
     elseif shape.scope > 0 then
       marks = HOLDS_KEY
-      note(set, held_keys, job.unique, job.id)
+      append(field_writes, held_keys, job.unique, job.id)
     end
     for name in string.gmatch(job.names, '([^%z]+)%z') do
-      note(came, named, 0, name .. '\0' .. ordered(now) .. job.id)
+      append(additions, named, 0, name .. '\0' .. sortable(now) .. job.id)
     end
     return marks
   end
@@ -217,7 +217,7 @@ local function placing(now)
     if job.rank then marks = marks + FAIR end
     if state == READY and band(marks, LIMITED) ~= 0 then marks = marks + PARKED end
     local text = fresh_text(shape, state, marks)
-    place(parsed(job.id, text))
+    enter_indexes(parse_row(job.id, text))
     if job.parents then follow.write_edges(job) end
     return text
   end
@@ -225,30 +225,30 @@ local function placing(now)
   local function store_plain(job)
     local shape = job.shape
     if shape.parks then
-      note(came, aside, 0, shape.in_aside .. job.id)
-      note(came, limits, 0, shape.in_line .. job.id .. shape.lane_tail)
-      touched[shape.line] = true
+      append(additions, aside, 0, shape.aside_member .. job.id)
+      append(additions, limits, 0, shape.line_member .. job.id .. shape.lane_suffix)
+      changed_lines[shape.line] = true
     elseif shape.state == READY then
-      note(came, lanes, 0, shape.lane_head .. job.id .. shape.lane_tail)
+      append(additions, lanes, 0, shape.lane_head .. job.id .. shape.lane_suffix)
     elseif shape.state == SCHEDULED then
-      note(came, schedule, shape.run_at, job.id)
+      append(additions, schedule, shape.run_at, job.id)
     else
-      note(came, aside, 0, in_aside(shape.state, shape.lane, shape.run_at, job.id))
+      append(additions, aside, 0, aside_member(shape.state, shape.lane, shape.run_at, job.id))
     end
-    if shape.expires_at ~= NONE then note(came, expiring, shape.expires_at, job.id) end
+    if shape.expires_at ~= NONE then append(additions, expiring, shape.expires_at, job.id) end
     shape.stored = (shape.stored or 0) + 1
   end
 
   -- Note what is to be written for these jobs.
   local function store(fresh)
-    local bodies, texts, births, shapes = set[jobs] or {}, set[rows] or {}, came[created] or {}, {}
+    local bodies, texts, births, shapes = field_writes[jobs] or {}, field_writes[rows] or {}, additions[created] or {}, {}
     local body_at, text_at, birth_at = #bodies, #texts, #births
-    set[jobs], set[rows], came[created] = bodies, texts, births
+    field_writes[jobs], field_writes[rows], additions[created] = bodies, texts, births
     for number, job in ipairs(fresh) do
       local shape, marks, text, last = job.shape, 0, nil, 2 * number
       local settings = settings_of(shape)
       if settings and settings.shares then
-        rank_of = rank_of or sharing(now)
+        rank_of = rank_of or fair_ranks(now)
         job.rank = rank_of(job, settings.shares)
       end
       if job.unique then marks = write_key(job) end
@@ -265,15 +265,15 @@ local function placing(now)
       births[birth_at + last - 1], births[birth_at + last] = now, job.id
     end
     for shape in pairs(shapes) do
-      tally(shape.lane, shape.state, shape.stored)
+      add_count(shape.lane, shape.state, shape.stored)
       shape.stored = 0
-      if shape.state ~= BLOCKED then woken[shape.queue] = true end
+      if shape.state ~= BLOCKED then ready_queues[shape.queue] = true end
     end
   end
 
   -- Gives {'orphan', job, parent} for jobs that are put on record with changes, before any of these is written.
   local function refuse_orphans(lists)
-    follow = follow or following(planned)
+    follow = follow or parent_links(planned)
     return follow.refuse_orphans(lists)
   end
 

@@ -1,6 +1,6 @@
 -- Jobs as their keys hold them, for unreadable.py.
 --
--- KEYS     see basics.lua
+-- KEYS     see constants.lua
 -- ARGV     ids
 -- returns  for each id: why its row cannot be read or false, row, body, outcome, errors, progress (false: there is none)
 local answer = {}

@@ -1,9 +1,9 @@
 -- A worker's sign of life, its leave, or the workers seen lately; older ones are forgotten.
 --
--- KEYS     see basics.lua
+-- KEYS     see constants.lua
 -- ARGV     now, then 'beat', worker, text, or 'leave', worker, or 'list', microseconds
 -- returns  for 'list': the texts, each after the worker's name and when it was seen (eight bytes)
-local now, what = clock(ARGV[1]), ARGV[2]
+local now, what = time_of_call(ARGV[1]), ARGV[2]
 if what == 'beat' then
   call('HDEL', workers, '') -- so that a full memory takes signs of life
   call('HSET', workers, ARGV[3], pack('<d', now) .. ARGV[4])
@@ -17,6 +17,6 @@ else
     -- one that cannot be read is forgotten too: a worker that lives writes its own anew
     if #text < 8 or not (parse('<d', text) >= earliest) then forgotten[#forgotten + 1] = listed[number] end
   end
-  if #forgotten > 0 then variadic('HDEL', { [workers] = forgotten }) end
+  if #forgotten > 0 then run_in_slices('HDEL', { [workers] = forgotten }) end
   return call('HGETALL', workers)
 end

@@ -1,6 +1,7 @@
-"""The short way that usual jobs go writes and tells the same as the long way."""
+"""The fast paths write and return the same as the general path."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 
@@ -8,21 +9,22 @@ from perdure.core.ids import new_ids
 from perdure.core.job import State
 from perdure.core.lifecycle import HandedBack, Snoozed, Succeeded, decide
 from perdure.core.record import UniformJobs, unreadable_fields
-from perdure.storage.contract import Claim, QueueSettings, Want
+from perdure.storage.contract import Claim, Want
+from perdure.storage.rules import fast_path
 from perdure.testing import ManualClock
 from perdure.testing.conformance.tools import job
 
 from .helpers import client, keys, opened
 
-OF_QUEUES = {"queues", "bounds", "paused"}  # which differ on purpose
 PLAIN, LIMITED = Want(60), Want(5, limited=True)
 BOTH = (Want(2, tasks=("nothing",)), Want(1), Want(60, limited=True))
 
 
-async def on_the_long_way(store):
-    """Any queue with settings, any paused one: nothing is as usual any more."""
-    await store.configure(QueueSettings("elsewhere", max_depth=1))
-    await store.pause("elsewhere", True)
+@contextmanager
+def without_fast_paths():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fast_path, "enabled", lambda: False)
+        yield
 
 
 def content(url):
@@ -38,7 +40,7 @@ def content(url):
                 case b"set":
                     found[name] = raw.smembers(key)
     found["meta"].pop(b"given", None)  # at most a second behind
-    return {name: value for name, value in found.items() if name not in OF_QUEUES}
+    return found
 
 
 def succeeded(record, result=None, started_at=None):
@@ -90,7 +92,7 @@ async def repeated(store, ids):
 
 
 async def mixed(store, ids):
-    """Other ends and other jobs beside usual ones, and jobs that come back."""
+    """Other ends and other jobs beside ordinary ones, and jobs that come back."""
     await store.enqueue([job(id=id) for id in ids[:6]])
     await store.enqueue([job(id=ids[6], expires=60_000_000), job(id=ids[7], delay=1), job(id=ids[8], task="other")])
     first = (await store.exchange([], Claim("w", 1, (Want(4),)))).claimed
@@ -198,52 +200,34 @@ STORIES = [
 
 
 @pytest.mark.parametrize("story", STORIES)
-async def test_both_ways_lead_to_the_same(url, story):
+async def test_both_paths_write_and_return_the_same(url, story):
     ids = new_ids(130)
-    long_url = url.replace("prefix=", "prefix=long-")
+    other_url = url.replace("prefix=", "prefix=general-")
     clocks = ManualClock(), ManualClock()
-    async with opened(url, clock=clocks[0]) as short, opened(long_url, clock=clocks[1]) as long:
-        await on_the_long_way(long)
-        told, told_long = story(short, ids), story(long, ids)
-        async for answer in told:
-            assert answer == await anext(told_long)
-            assert content(url) == content(long_url)
+    async with opened(url, clock=clocks[0]) as fast, opened(other_url, clock=clocks[1]) as general:
+        answers, general_answers = story(fast, ids), story(general, ids)
+        async for answer in answers:
+            with without_fast_paths():
+                assert answer == await anext(general_answers)
+            assert content(url) == content(other_url)
             for clock in clocks:
                 clock.advance(2)
 
 
-async def test_usual_jobs_go_the_short_way(own):
-    """Which looks for no names in the lanes."""
+async def test_ordinary_jobs_take_the_fast_path(own):
+    """Which reads no names from the lanes."""
     server = own()
     async with opened(server.fresh()) as store:
         with client(server.url) as raw:
-            raw.config_resetstat()
-            async for _ in lone(store, new_ids(3)):
-                pass
-            async for _ in many(store, new_ids(130)):
-                pass
-            assert "cmdstat_zrangebylex" not in raw.info("commandstats")
-
-
-async def test_jobs_under_a_limit_that_has_room_go_the_short_way(own):
-    """Which asks for no names of queues that are paused."""
-    server = own()
-    async with opened(server.fresh()) as store:
-        ids = new_ids(130)
-        await store.enqueue(UniformJobs(job(limits=at_once(1000)), ids, ["[]"] * 130))
-        with client(server.url) as raw:
-            raw.config_resetstat()
-            ends = []
-            for stamp, brings in enumerate((60, 60, 10), 1):
-                claimed = (await store.exchange(ends, Claim("w", stamp, BOTH))).claimed
-                assert len(claimed) == brings
-                ends = [succeeded(record) for record in claimed]
-            # nobody waits, and these are still to end
-            assert not (await store.exchange(ends[:4], Claim("w", 4, BOTH))).claimed
-            await store.enqueue([job()])
-            assert len((await store.exchange([], Claim("w", 5, BOTH))).claimed) == 1
-            assert not (await store.exchange(ends[4:], Claim("w", 6, BOTH))).claimed
-            assert "cmdstat_smembers" not in raw.info("commandstats")
+            for story, number in ((lone, 3), (many, 130)):
+                raw.config_resetstat()
+                async for _ in story(store, new_ids(number)):
+                    pass
+                assert "cmdstat_zrangebylex" not in raw.info("commandstats")
+            with without_fast_paths():
+                async for _ in lone(store, new_ids(3)):
+                    pass
+            assert "cmdstat_zrangebylex" in raw.info("commandstats")
 
 
 async def test_bodies_that_cannot_be_read_are_set_aside(url):
