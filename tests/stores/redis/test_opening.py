@@ -8,9 +8,9 @@ import pytest
 
 from perdure import StoreError
 from perdure.storage.contract import Claim, Filter, Want
-from perdure.storage.redis import client as client_module
 from perdure.storage.redis import health, schema
-from perdure.storage.redis.client import RedisClient
+from perdure.storage.redis.connection import client as client_module
+from perdure.storage.redis.connection.client import RedisClient
 from perdure.storage.redis.schema import FORMAT, RedisLedger, load_migrations
 from perdure.storage.urls import parse
 from perdure.testing.conformance.tools import job
@@ -91,7 +91,7 @@ async def test_tls(own):
 
 async def test_tls_with_a_server_that_speaks_none(url, monkeypatch):
     monkeypatch.setattr(client_module, "CONNECT_WITHIN", 0.2)
-    monkeypatch.setattr(health, "PATIENCE", 0.0)
+    monkeypatch.setattr(health, "RETRY_FOR", 0.0)
     words = await refused(url.replace("redis://", "rediss://"))
     assert "no answer in time; rediss:// speaks TLS, does the server?" in words
 

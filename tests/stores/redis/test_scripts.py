@@ -9,8 +9,8 @@ import perdure.storage.redis as package
 from perdure.core.ids import new_stamp
 from perdure.core.lifecycle import Cancelled, HandedBack, Succeeded, decide
 from perdure.storage.contract import Claim, Filter, Note, Want
+from perdure.storage.redis.connection.scripts import BASICS, FIRST, PARTS, SHARED, script
 from perdure.storage.redis.keys import TYPES
-from perdure.storage.redis.scripts import BASICS, FIRST, PARTS, SHARED, script
 from perdure.testing import ManualClock
 
 from .helpers import claim, client, jobs, opened

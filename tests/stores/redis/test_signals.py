@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from perdure.core.lifecycle import Succeeded
-from perdure.storage.redis import signals
+from perdure.storage.redis.connection import signals
 from perdure.testing.conformance.reading.signals import Ear
 from perdure.testing.conformance.tools import enqueue_and_claim, job, report
 

@@ -261,7 +261,7 @@ async def test_a_server_that_takes_no_more_clients(own, database):
         await store.enqueue(jobs(1))
         with client(url) as raw:
             before = len(raw.client_list())
-            await late._link._close_idle()
+            await late._client._close_idle()
             while (left := len(raw.client_list())) == before:
                 await asyncio.sleep(0)
             raw.config_set("maxclients", left)

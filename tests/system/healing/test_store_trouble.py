@@ -15,7 +15,7 @@ from perdure.errors import StoreUnavailable
 from perdure.storage.contract import Filter
 from perdure.storage.mongo.connection import server as mongo_server
 from perdure.storage.postgres.connection import server as postgres_server
-from perdure.storage.redis import client as redis_client
+from perdure.storage.redis.connection import client as redis_client
 from perdure.storage.sqlite.connection import busy as sqlite_busy
 from tests.support.addresses import OF_EACH_KIND, address
 from tests.support.faults import Fault
@@ -266,9 +266,9 @@ async def test_sqlite_that_others_keep_locked(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", OF_EACH_KIND)
 async def test_the_error_of_a_server_that_is_gone_names_the_store(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(mongo_server, "RETRY_FOR", 0.3)
-    for module in (postgres_server, redis_client):
-        monkeypatch.setattr(module, "PATIENCE", 0.3)
+    for module in (mongo_server, redis_client):
+        monkeypatch.setattr(module, "RETRY_FOR", 0.3)
+    monkeypatch.setattr(postgres_server, "PATIENCE", 0.3)
     with Proxy(address(kind, tmp_path)) as proxy:
         async with Perdure(proxy.url) as app:
             store = await app._runtime.storage()

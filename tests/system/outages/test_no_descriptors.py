@@ -90,7 +90,7 @@ def test_a_password_may_have_any_character_that_is_coded():
 
 
 def test_scripts_of_the_store_are_read_when_it_is_imported(monkeypatch):
-    from perdure.storage.redis import scripts
+    from perdure.storage.redis.connection import scripts
 
     def refused(*given: object) -> int:
         raise OSError(24, "Too many open files")

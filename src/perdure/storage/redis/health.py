@@ -17,15 +17,15 @@ from perdure.errors import StoreError, StoreMisconfigured
 from perdure.storage.contract import Durability, Finding
 from perdure.storage.opening import Demand, check_durability
 
-from .client import RedisClient
-from .errors import is_no_database
+from .connection.client import RedisClient
+from .connection.errors import is_no_database
 from .keys import TYPES
 from .schema import FORMAT
 
 OLDEST = (6, 2)
-LOADING_PATIENCE, PATIENCE = 30.0, 2.0
+LOADING_WITHIN, RETRY_FOR = 30.0, 2.0
 _log = logging.getLogger("perdure")
-_told: set[str] = set()  # stores whose server does not show its settings
+_logged: set[str] = set()  # stores whose server does not show its settings
 _AOF = "CONFIG SET appendonly yes, then CONFIG REWRITE (and appendonly yes in the configuration file)"
 NEARLY_FULL = 0.8  # of maxmemory
 FAR_AWAY = 0.020  # seconds of a round trip
@@ -33,27 +33,27 @@ ROUNDS = 5
 _MIB = 1 << 20
 
 
-async def prepared(link: RedisClient, demand: Demand, migrate: bool) -> None:
+async def check_store(client: RedisClient, demand: Demand, migrate: bool) -> None:
     """Check the server and the keys. StoreError says what is wrong and what to do."""
-    await _reached(link)
-    settings = await read_settings(link)
-    _check_server(settings, str(link.address))
-    await _check_format(link, migrate)
-    _check_durability(settings, str(link.address), demand)
+    await _wait_for_server(client)
+    settings = await read_settings(client)
+    _check_server(settings, str(client.address))
+    await _check_format(client, migrate)
+    _check_durability(settings, str(client.address), demand)
 
 
-async def _reached(link: RedisClient) -> None:
+async def _wait_for_server(client: RedisClient) -> None:
     """A server that is not there is told soon; one that loads its data is waited for."""
-    if link.address.ca is not None:
-        _check_certificates(link.address.ca, str(link.address))
+    if client.address.ca is not None:
+        _check_certificates(client.address.ca, str(client.address))
     try:
-        await link.command("PING", patience=PATIENCE)
+        await client.command("PING", retry_for=RETRY_FOR)
     except StoreError as error:
         if error.__cause__ is not None and is_no_database(error.__cause__):
             raise StoreMisconfigured(str(error)) from error
         if "LOADING" not in str(error):
             raise
-        await link.command("PING", patience=LOADING_PATIENCE)
+        await client.command("PING", retry_for=LOADING_WITHIN)
 
 
 def _check_certificates(path: str, place: str) -> None:
@@ -72,41 +72,41 @@ def _check_server(settings: Settings, place: str) -> None:
     refuse_eviction(settings, place)
 
 
-async def _check_format(link: RedisClient, migrate: bool) -> None:
+async def _check_format(client: RedisClient, migrate: bool) -> None:
     """The keys under our prefix are ours, and of a format that we know. Looked at in one step: others may open it too."""
     question = [FORMAT, "migrate" if migrate else "check", json.dumps(list(TYPES.values()))]
-    told = await link.run("schema_version", question, repeat=True)
+    told = await client.run("schema_version", question, repeat=True)
     if told[0] == b"damaged":  # one key of ours was overwritten
-        await link.move_foreign()
-        told = await link.run("schema_version", question, repeat=True)
+        await client.move_foreign()
+        told = await client.run("schema_version", question, repeat=True)
     match told:
         case [b"foreign" | b"damaged", key, found]:
             raise StoreError(
-                f"{link.address}: the key {key.decode()} holds a {found.decode()} that is not Perdure's; choose another "
+                f"{client.address}: the key {key.decode()} holds a {found.decode()} that is not Perdure's; choose another "
                 "prefix with ?prefix="
             )
         case [b"foreign rows"]:
             raise StoreError(
-                f"{link.address}: {link.keys['rows']} is not Perdure's; choose another prefix with ?prefix="
+                f"{client.address}: {client.keys['rows']} is not Perdure's; choose another prefix with ?prefix="
             )
         case [b"empty"]:
             raise StoreError(
-                f"{link.address} has no jobs of Perdure: run `perdure migrate`, or correct database or prefix in the URL"
+                f"{client.address} has no jobs of Perdure: run `perdure migrate`, or correct database or prefix in the URL"
             )
         case [b"format", noted] if not noted.isdigit() or int(noted) > FORMAT:
             raise StoreError(
-                f"{link.address} has format version {noted.decode('utf-8', 'replace')}, and this Perdure knows only up to "
+                f"{client.address} has format version {noted.decode('utf-8', 'replace')}, and this Perdure knows only up to "
                 f"{FORMAT}: it was written by a newer Perdure; upgrade perdure here"
             )
         case [b"format", noted] if int(noted) < FORMAT:
             raise StoreError(
-                f"{link.address} has format version {int(noted)}, and this Perdure needs {FORMAT}: run `perdure migrate`"
+                f"{client.address} has format version {int(noted)}, and this Perdure needs {FORMAT}: run `perdure migrate`"
             )
 
 
 def _check_durability(settings: Settings, place: str, demand: Demand) -> None:
-    if settings.appendfsync is None and settings.save is None and place not in _told:
-        _told.add(place)
+    if settings.appendfsync is None and settings.save is None and place not in _logged:
+        _logged.add(place)
         _log.info("%s: the server does not show its configuration (CONFIG is forbidden)", place)
     check_durability(durability_of(settings), demand, place)
 
@@ -127,12 +127,12 @@ class Settings:
     replica: bool
 
 
-async def read_settings(link: RedisClient) -> Settings:
-    info = _parsed(await link.command("INFO"))
+async def read_settings(client: RedisClient) -> Settings:
+    info = _parse_info(await client.command("INFO"))
     return Settings(
         appendonly=info.get("aof_enabled") == "1",
-        appendfsync=await _configured(link, "appendfsync"),
-        save=await _configured(link, "save"),
+        appendfsync=await _read_setting(client, "appendfsync"),
+        save=await _read_setting(client, "save"),
         policy=info.get("maxmemory_policy", "noeviction"),
         maxmemory=int(info.get("maxmemory", "0")),
         used=int(info.get("used_memory", "0")),
@@ -174,22 +174,22 @@ def refuse_eviction(settings: Settings, place: str) -> None:
         )
 
 
-async def _configured(link: RedisClient, name: str) -> str | None:
+async def _read_setting(client: RedisClient, name: str) -> str | None:
     try:
-        found = await link.command("CONFIG", "GET", name)
+        found = await client.command("CONFIG", "GET", name)
     except StoreError:  # forbidden, or not there
         return None
     return found[1].decode() if len(found) == 2 else None
 
 
-def _parsed(info: bytes) -> Mapping[str, str]:
+def _parse_info(info: bytes) -> Mapping[str, str]:
     pairs = (line.partition(":") for line in info.decode("utf-8", "replace").splitlines() if ":" in line)
     return {name: value for name, _, value in pairs}
 
 
-async def findings(link: RedisClient) -> list[Finding]:
-    settings = await read_settings(link)
-    return [_server(settings), _memory(settings), await _latency(link)]
+async def diagnose(client: RedisClient) -> list[Finding]:
+    settings = await read_settings(client)
+    return [_server(settings), _memory(settings), await _latency(client)]
 
 
 def _server(settings: Settings) -> Finding:
@@ -206,11 +206,11 @@ def _memory(settings: Settings) -> Finding:
     return Finding("memory", "warn" if full else "ok", told, remedy)
 
 
-async def _latency(link: RedisClient) -> Finding:
+async def _latency(client: RedisClient) -> Finding:
     rounds = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
-        await link.command("PING")
+        await client.command("PING")
         rounds.append(time.perf_counter() - began)
     median = sorted(rounds)[ROUNDS // 2]
     remedy = "let workers and server live close together: every claim is a round trip"

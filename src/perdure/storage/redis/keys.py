@@ -84,7 +84,7 @@ def id_text(id: bytes) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def checked_id(id: str) -> bytes:
+def require_id(id: str) -> bytes:
     found = id_bytes(id)
     if found is None:
         raise ValueError(f"{id!r} is not a job id (a UUID)")
@@ -101,24 +101,24 @@ def stamp_bytes(stamp: int) -> bytes:
 
 
 # ---- names -----------------------------------------------------------------------------------------
-def escaped(text: str) -> bytes:
+def escape(text: str) -> bytes:
     """A text without NUL, so that NUL can end it."""
     raw = text.encode()
     return raw.replace(b"\x01", b"\x01\x02").replace(b"\x00", b"\x01\x01") if b"\x00" in raw or b"\x01" in raw else raw
 
 
-def plain(raw: bytes) -> str:
+def unescape(raw: bytes) -> str:
     if b"\x01" in raw:
         raw = raw.replace(b"\x01\x01", b"\x00").replace(b"\x01\x02", b"\x01")
     return raw.decode()
 
 
-def known_names(raws: Iterable[bytes]) -> list[str]:
+def readable_names(raws: Iterable[bytes]) -> list[str]:
     """Names in an answer, without those that are no text."""
     names = []
     for raw in raws:
         try:
-            names.append(plain(raw))
+            names.append(unescape(raw))
         except UnicodeDecodeError:
             continue
     return names
@@ -126,30 +126,30 @@ def known_names(raws: Iterable[bytes]) -> list[str]:
 
 def account_bytes(account: Account) -> bytes:
     """A tenant's account in a queue and priority, as in lua/put_jobs.lua."""
-    return b"\x00".join((escaped(account.queue), str(account.priority).encode(), (account.tenant or "").encode()))
+    return b"\x00".join((escape(account.queue), str(account.priority).encode(), (account.tenant or "").encode()))
 
 
 def routing_text(routing: str | None) -> bytes:
-    return b"-" if routing is None else b"=" + escaped(routing)
+    return b"-" if routing is None else b"=" + escape(routing)
 
 
 @lru_cache(maxsize=4096)
 def lane_of(queue: str, task: str, routing: str | None) -> bytes:
-    return b"\x00".join((escaped(queue), escaped(task), routing_text(routing)))
+    return b"\x00".join((escape(queue), escape(task), routing_text(routing)))
 
 
 @lru_cache(maxsize=4096)
 def parts_of(lane: bytes) -> tuple[str, str, str | None]:
     """Queue, task and routing key of a lane."""
     queue, task, routing = lane.split(b"\x00")
-    return plain(queue), plain(task), None if routing == b"-" else plain(routing[1:])
+    return unescape(queue), unescape(task), None if routing == b"-" else unescape(routing[1:])
 
 
 def names_of(job: NewJob | Record) -> bytes:
     """What a job can be found by, beside its id: key and chain."""
     names = b""
     if job.key is not None:
-        names += b"k" + escaped(job.key) + b"\x00"
+        names += b"k" + escape(job.key) + b"\x00"
     if job.chain_id is not None:
-        names += b"c" + escaped(job.chain_id) + b"\x00"
+        names += b"c" + escape(job.chain_id) + b"\x00"
     return names

@@ -10,8 +10,8 @@ from perdure.errors import StoreError
 from perdure.storage.migrations import Migration
 
 from .address import Address
-from .connection import blocking_client
-from .errors import explained
+from .connection.connection import blocking_client
+from .connection.errors import store_error_of
 from .keys import Keys
 
 FORMAT = 1  # of keys, rows and bodies: see FORMAT in lua/constants.lua
@@ -38,7 +38,7 @@ class RedisLedger:
         return str(self._address)
 
     def version(self) -> int:
-        noted = self._asked("HGET", self._meta, "format")
+        noted = self._execute("HGET", self._meta, "format")
         if noted is not None and not noted.isdigit():
             raise StoreError(f"{self}: the key {self._meta} is not Perdure's; choose another prefix with ?prefix=")
         return int(noted or 0)
@@ -46,14 +46,14 @@ class RedisLedger:
     def run(self, migration: Migration) -> bool:
         if self.version() >= migration.number:
             return False
-        self._asked(*migration.text.split())
+        self._execute(*migration.text.split())
         return True
 
     def close(self) -> None:
         self._client.close()
 
-    def _asked(self, *words: str) -> Any:
+    def _execute(self, *words: str) -> Any:
         try:
             return self._client.execute_command(*words)
         except RedisError as error:
-            raise explained(error, str(self)) from error
+            raise store_error_of(error, str(self)) from error

@@ -16,8 +16,8 @@ from perdure.storage.rules.fairness import payer_of
 from perdure.storage.rules.fast_path import are_ordinary_successes, is_ordinary
 from perdure.storage.rules.records import parents_of
 
-from .keys import checked_id, escaped, id_bytes, lane_of, names_of, routing_text, stamp_bytes
-from .records import (
+from .keys import escape, id_bytes, lane_of, names_of, require_id, routing_text, stamp_bytes
+from .rows import (
     NONE,
     SCOPE_NUMBERS,
     STATE_NUMBERS,
@@ -26,7 +26,7 @@ from .records import (
     keep_last_of,
     more_of,
     outcome_of,
-    place_of_after,
+    position_of_after,
 )
 
 Argument = bytes | str | int
@@ -46,12 +46,12 @@ _KEY_MOVES = {KeyMove.LEAVE: 0, KeyMove.FREE: _FREES_KEY, KeyMove.TAKE: _TAKES_K
 
 
 # ---- enqueue ---------------------------------------------------------------------------------------
-def new_jobs(jobs: Sequence[NewJob]) -> list[Argument]:
+def pack_jobs(jobs: Sequence[NewJob]) -> list[Argument]:
     """Shapes first: most jobs of a list differ only in id and body."""
     if len(jobs) == 1 and is_ordinary(job := jobs[0]):
-        return [1, _plain_shape(job), b"\x00\x00", checked_id(job.id), body_of(job)]
-    if isinstance(jobs, UniformJobs) and is_ordinary(jobs.template) and (ids := _joined(jobs.ids)) is not None:
-        return _alike(jobs, ids)
+        return [1, _ordinary_shape(job), b"\x00\x00", require_id(job.id), body_of(job)]
+    if isinstance(jobs, UniformJobs) and is_ordinary(jobs.template) and (ids := _join_ids(jobs.ids)) is not None:
+        return _pack_uniform(jobs, ids)
     shapes: dict[tuple[object, ...], int] = {}
     texts: list[Argument] = []
     places = bytearray()
@@ -82,37 +82,37 @@ def new_jobs(jobs: Sequence[NewJob]) -> list[Argument]:
             shape = shapes[alike] = len(texts)
             texts.append(_shape(job, extras))
         places += _PLACE.pack(shape)
-        arguments += (checked_id(job.id), body_of(job))
+        arguments += (require_id(job.id), body_of(job))
         if extras:
             arguments += (b"" if job.unique_key is None else job.unique_key.encode(), names_of(job))
         if job.tenant is not None:
             arguments.append((payer_of(job).tenant or "").encode())
         if job.after is not None:
-            arguments.append(_LINK.pack(*place_of_after(job)) + b"".join(map(checked_id, parents_of(job.after))))
+            arguments.append(_LINK.pack(*position_of_after(job)) + b"".join(map(require_id, parents_of(job.after))))
     return [len(texts), *texts, bytes(places), *arguments]
 
 
-def _alike(jobs: UniformJobs, ids: bytes) -> list[Argument]:
+def _pack_uniform(jobs: UniformJobs, ids: bytes) -> list[Argument]:
     """Plain jobs that differ only in id and payload."""
-    arguments: list[Argument] = [1, _plain_shape(jobs.template), bytes(2 * len(jobs))]
+    arguments: list[Argument] = [1, _ordinary_shape(jobs.template), bytes(2 * len(jobs))]
     arguments += [b""] * (2 * len(jobs))
     arguments[3::2] = [ids[at : at + 16] for at in range(0, len(ids), 16)]
     arguments[4::2] = bodies_of(jobs.template, jobs.payloads)
     return arguments
 
 
-_plain_shapes: dict[tuple[object, ...], bytes] = {}  # of jobs without instants of their own: there are few
+_ordinary_shapes: dict[tuple[object, ...], bytes] = {}  # of jobs without instants of their own: there are few
 
 
-def _plain_shape(job: NewJob) -> bytes:
+def _ordinary_shape(job: NewJob) -> bytes:
     if job.at is not None or job.delay:
         return _shape(job, extras=False)
     alike = (job.task, job.queue, job.priority, job.lease)
-    shape = _plain_shapes.get(alike)
+    shape = _ordinary_shapes.get(alike)
     if shape is None:
-        if len(_plain_shapes) == _MOST_SHAPES:
-            _plain_shapes.clear()
-        shape = _plain_shapes[alike] = _shape(job, extras=False)
+        if len(_ordinary_shapes) == _MOST_SHAPES:
+            _ordinary_shapes.clear()
+        shape = _ordinary_shapes[alike] = _shape(job, extras=False)
     return shape
 
 
@@ -147,27 +147,27 @@ def _shape(job: NewJob, extras: bool) -> bytes:
 
 
 # ---- exchange --------------------------------------------------------------------------------------
-def changes(listed: Sequence[Change]) -> list[Argument]:
+def pack_changes(listed: Sequence[Change]) -> list[Argument]:
     """Ends as usual come in runs of which the same is said; others one by one."""
-    if listed and are_ordinary_successes(listed) and (ids := _joined([change.id for change in listed])) is not None:
-        return [len(listed), *_runs(listed, ids)]
+    if listed and are_ordinary_successes(listed) and (ids := _join_ids([change.id for change in listed])) is not None:
+        return [len(listed), *_pack_runs(listed, ids)]
     arguments: list[Argument] = [len(listed), 0]
     for change in listed:
         _add_change(arguments, change)
     return arguments
 
 
-def _runs(listed: Sequence[Change], ids: bytes) -> list[Argument]:
+def _pack_runs(listed: Sequence[Change], ids: bytes) -> list[Argument]:
     runs: list[Argument] = []
     count = begin = 0
-    for _, run in groupby(listed, _said):
+    for _, run in groupby(listed, _common_part):
         together = list(run)
         end = begin + len(together)
         first: list[Argument] = []
         _add_change(first, together[0])
         starts = [change.started_at for change in together]
-        started = b"" if starts[0] is None else pack(f"<{len(starts)}d", *starts)
-        runs += (first[0], ids[16 * begin : 16 * end], started)
+        pack_starts = b"" if starts[0] is None else pack(f"<{len(starts)}d", *starts)
+        runs += (first[0], ids[16 * begin : 16 * end], pack_starts)
         if together[0].result is not None:
             runs += [outcome_of(change.result, None) for change in together]
         count += 1
@@ -175,12 +175,12 @@ def _runs(listed: Sequence[Change], ids: bytes) -> list[Argument]:
     return [count, *runs]
 
 
-def _said(change: Change) -> tuple[object, ...]:
+def _common_part(change: Change) -> tuple[object, ...]:
     """What those of a run have in common."""
     return change.guard, change.failures, change.keep, change.result is None, change.started_at is None
 
 
-def _joined(ids: Sequence[str]) -> bytes | None:
+def _join_ids(ids: Sequence[str]) -> bytes | None:
     """Ids as bytes, one behind the other; None if one of them is none."""
     text = "".join(ids).replace("-", "")
     try:
@@ -238,20 +238,20 @@ def _add_change(arguments: list[Argument], change: Change) -> None:
     if change.errors is not None:
         arguments.append(change.errors.encode())
     if change.next_id is not None:
-        arguments.append(checked_id(change.next_id))
+        arguments.append(require_id(change.next_id))
     if change.adds:
-        arguments += new_jobs(change.adds)
+        arguments += pack_jobs(change.adds)
 
 
-def started(notes: Sequence[Started]) -> list[Argument]:
-    return [len(notes), *(hold_bytes(note.hold, note.at) for note in notes)]
+def pack_starts(notes: Sequence[Started]) -> list[Argument]:
+    return [len(notes), *(pack_hold(note.hold, note.at) for note in notes)]
 
 
-def holds(listed: Iterable[Hold]) -> list[bytes]:
-    return [hold_bytes(hold) for hold in listed]
+def pack_holds(listed: Iterable[Hold]) -> list[bytes]:
+    return [pack_hold(hold) for hold in listed]
 
 
-def hold_bytes(hold: Hold, at: int = 0) -> bytes:
+def pack_hold(hold: Hold, at: int = 0) -> bytes:
     id = id_bytes(hold.id)
     try:
         return _HOLD.pack(id or NOT_AN_ID, hold.attempt, hold.stamp, at)
@@ -259,7 +259,7 @@ def hold_bytes(hold: Hold, at: int = 0) -> bytes:
         return _HOLD.pack(NOT_AN_ID, 0, 0, at)
 
 
-def claim(claim: Claim | None, chunk: int) -> list[Argument]:
+def pack_claim(claim: Claim | None, chunk: int) -> list[Argument]:
     if claim is None:
         return [-1]
     arguments: list[Argument] = [len(claim.wants), claim.worker, stamp_bytes(claim.stamp), chunk, ROW_VERSION]
@@ -273,7 +273,7 @@ def claim(claim: Claim | None, chunk: int) -> list[Argument]:
 def _names(names: tuple[str, ...] | None) -> tuple[Argument, ...]:
     if names is None:
         return (-1,)
-    distinct = [escaped(name) for name in dict.fromkeys(names)]
+    distinct = [escape(name) for name in dict.fromkeys(names)]
     return (len(distinct), *distinct)
 
 
@@ -281,9 +281,9 @@ def _routing(routing: Routing) -> bytes:
     return b"*" if routing is ANY else routing_text(routing)
 
 
-def notes(listed: Sequence[Note]) -> list[Argument]:
+def pack_notes(listed: Sequence[Note]) -> list[Argument]:
     arguments: list[Argument] = []
     for note in listed:
         progress = b"" if note.progress is None else b"=" + note.progress.encode()
-        arguments += (hold_bytes(note.hold), progress, len(note.lines), *(line.encode() for line in note.lines))
+        arguments += (pack_hold(note.hold), progress, len(note.lines), *(line.encode() for line in note.lines))
     return arguments

@@ -87,7 +87,7 @@ def is_no_database(error: BaseException) -> bool:
     return "DB index is out of range" in str(error) or "invalid DB index" in str(error)
 
 
-def explained(error: BaseException, place: str) -> StoreError:
+def store_error_of(error: BaseException, place: str) -> StoreError:
     """The StoreError for an error of the driver. A password is in none of their texts."""
     words = _words(error, place)
     refused = kind_of(error) is Kind.REFUSED and _code(error) not in _LACKING

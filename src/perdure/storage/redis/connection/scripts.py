@@ -65,7 +65,7 @@ class Script:
 # read when this module is imported: a program that is upgraded, or that has no file descriptor left, goes on with them
 _TEXTS = {
     file.name.removesuffix(".lua"): file.read_text("utf-8")
-    for file in (files(__package__) / "lua").iterdir()
+    for file in (files("perdure.storage.redis") / "lua").iterdir()
     if file.name.endswith(".lua")
 }
 
@@ -78,11 +78,11 @@ def script(name: str) -> Script:
 @cache
 def _assemble(name: str, fast: bool) -> Script:
     names = (*BASICS, *(FIRST.get(name, ()) if fast else ()), *SHARED, *PARTS.get(name, ()), name)
-    text = _with_constants([_TEXTS[part] for part in names])
+    text = _write_constants([_TEXTS[part] for part in names])
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-def _with_constants(parts: Iterable[str]) -> str:
+def _write_constants(parts: Iterable[str]) -> str:
     """Those at the beginning of a line hold for all that follows, those further in for their own part."""
     shared: dict[str, str] = {}
     written = []
@@ -91,9 +91,9 @@ def _with_constants(parts: Iterable[str]) -> str:
         for indent, *found in _CONSTANTS.findall(text):
             names, values = "".join(found[::2]).split(", "), _VALUES.findall("".join(found[1::2]))
             (own if indent else shared).update(zip(names, values, strict=True))
-        written.append(_replaced(_CONSTANTS.sub("", text), shared | own))
+        written.append(_replace_words(_CONSTANTS.sub("", text), shared | own))
     return "\n".join(written)
 
 
-def _replaced(text: str, constants: Mapping[str, str]) -> str:
+def _replace_words(text: str, constants: Mapping[str, str]) -> str:
     return _WORDS.sub(lambda found: constants.get(found[0], found[0]), text)

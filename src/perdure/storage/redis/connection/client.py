@@ -1,10 +1,10 @@
-"""Connections to the server, and the way of a command through trouble.
+"""Sends scripts and commands to the server, and tries again after errors.
 
-A command goes out on a connection of its own and comes back, or the connection is thrown away: nobody can tell what a half
-read one would say next. Commands that are safe to repeat are said again when the connection broke; the others only
-when the server surely did nothing: it was not reached, it is loading, it has become a replica, our keys have moved.
-A server that has forgotten a script (restart, SCRIPT FLUSH, failover) is given its text again. However many callers wait for
-a connection, each has its answer or an error within the store's limit.
+Each command has a connection for itself. If its answer is not read to the end, the connection is closed, because nobody can
+tell what would come next on it. A command that may be repeated is sent again when the connection broke. Any other is sent
+again only if the server surely did nothing: it was not reached, it is loading, it has become a replica, our keys have
+moved. A server that does not know a script (after a restart, SCRIPT FLUSH, a failover) is sent its text. However many
+callers wait for a connection, each has its answer or an error within the store's limit.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from perdure.errors import StoreError, StoreUnavailable
 from perdure.storage.contract import Storage
 from perdure.storage.rules.unreadable import log_set_aside
 
-from .address import Address
+from ..address import Address
+from ..keys import TYPES, Keys
+from ..script_args import Argument
 from .connection import Connections, pack
-from .errors import Kind, explained, is_wrong_type, kind_of
-from .keys import TYPES, Keys
-from .script_args import Argument
+from .errors import Kind, is_wrong_type, kind_of, store_error_of
 from .scripts import script
 
-PATIENCE = 3.0  # seconds that a command is tried for
+RETRY_FOR = 3.0  # seconds that a command is tried for
 PAUSE, LONGEST_PAUSE = 0.02, 0.5
 CONNECT_WITHIN, ANSWER_WITHIN = 5.0, 20.0
-SILENT = 2.0  # seconds without an answer after which a caller who goes away leaves a suspicious server behind
+SILENT = 2.0  # after so many seconds without an answer, a cancelled call closes the idle connections too
 CLOSE_WITHIN = 2.0  # seconds that commands get to end when the store is closed
 MOST_CONNECTIONS = 32
 
@@ -64,68 +64,68 @@ class RedisClient:
         self._idle: list[Any] = []
         self._places = asyncio.Semaphore(MOST_CONNECTIONS)
         self._busy = 0
-        self._quiet: asyncio.Event | None = None  # set when nobody is busy, for whoever waits to close
+        self._quiet: asyncio.Event | None = None  # set when no command is under way, for `close`
 
-    async def run(self, name: str, arguments: Sequence[Argument], *, repeat: bool, patience: float = PATIENCE) -> Any:
-        """Run a script with all keys of the store. `repeat`: saying it twice does no harm."""
-        return await self.ask(self.question(name, arguments), repeat=repeat, patience=patience)
+    async def run(self, name: str, arguments: Sequence[Argument], *, repeat: bool, retry_for: float = RETRY_FOR) -> Any:
+        """Run a script with all keys of the store. `repeat`: sending it twice does no harm."""
+        return await self.send(self.prepare(name, arguments), repeat=repeat, retry_for=retry_for)
 
-    def question(self, name: str, arguments: Sequence[Argument]) -> ScriptCall:
-        """A script and what it is given, ready to be sent."""
+    def prepare(self, name: str, arguments: Sequence[Argument]) -> ScriptCall:
+        """Pack a script and its arguments, ready to be sent."""
         packed = pack(("EVALSHA", script(name).digest, len(self.keys.all), *self.keys.all, *arguments))
         return ScriptCall(name, arguments, packed)
 
-    async def ask(self, question: ScriptCall, *, repeat: bool, patience: float = PATIENCE) -> Any:
+    async def send(self, call: ScriptCall, *, repeat: bool, retry_for: float = RETRY_FOR) -> Any:
         try:
-            return await self._run_script(question, repeat, patience)
+            return await self._run_script(call, repeat, retry_for)
         except ResponseError as error:
             if not is_wrong_type(error):
-                raise explained(error, str(self.address)) from error
+                raise store_error_of(error, str(self.address)) from error
         # what the script had written stays: jobs of a claim whose answer is lost come back when their lease is over
         await self.move_foreign()
         try:
-            return await self._run_script(question, False, patience)
+            return await self._run_script(call, False, retry_for)
         except ResponseError as error:
             if is_wrong_type(error):  # another key meanwhile
                 await self.move_foreign()
-            raise explained(error, str(self.address)) from error
+            raise store_error_of(error, str(self.address)) from error
 
-    async def _run_script(self, question: ScriptCall, repeat: bool, patience: float) -> Any:
+    async def _run_script(self, call: ScriptCall, repeat: bool, retry_for: float) -> Any:
         try:
-            return await self._patiently(question.packed, repeat, patience)
+            return await self._retry(call.packed, repeat, retry_for)
         except NoScriptError:
             keys = self.keys.all
-            command = pack(("EVAL", script(question.name).text, len(keys), *keys, *question.arguments))
-            return await self._patiently(command, repeat, patience)
+            command = pack(("EVAL", script(call.name).text, len(keys), *keys, *call.arguments))
+            return await self._retry(command, repeat, retry_for)
 
     async def move_foreign(self) -> list[str]:
-        """Move keys away that hold what is not ours; gives their names. What is moved is kept."""
+        """Rename keys of another type than ours, so that they stop nothing. Returns their names; what they hold is kept."""
         keys, names = self.keys.all, list(TYPES)
         away = [f"{key}:unreadable:{time_ns()}" for key in keys]
-        told = ("", json.dumps(names), json.dumps(list(TYPES.values())))
-        moved = await self._answered(
-            pack(("EVAL", script("move_foreign").text, 2 * len(keys), *keys, *away, *told)), True, PATIENCE
+        arguments = ("", json.dumps(names), json.dumps(list(TYPES.values())))
+        moved = await self._send_or_explain(
+            pack(("EVAL", script("move_foreign").text, 2 * len(keys), *keys, *away, *arguments)), True, RETRY_FOR
         )
         for name in (raw.decode() for raw in moved):
             log_set_aside("key", self.keys[name], ("type",))
         return [raw.decode() for raw in moved]
 
-    async def command(self, *arguments: Argument, repeat: bool = True, patience: float = PATIENCE) -> Any:
-        """A plain command."""
+    async def command(self, *arguments: Argument, repeat: bool = True, retry_for: float = RETRY_FOR) -> Any:
+        """Send a command that is no script."""
         try:
-            return await self._patiently(pack(arguments), repeat, patience)
+            return await self._retry(pack(arguments), repeat, retry_for)
         except ResponseError as error:
             if is_wrong_type(error):
                 await self.move_foreign()
-                return await self._answered(pack(arguments), repeat, patience)
-            raise explained(error, str(self.address)) from error
+                return await self._send_or_explain(pack(arguments), repeat, retry_for)
+            raise store_error_of(error, str(self.address)) from error
 
     async def connect(self, within: float = CONNECT_WITHIN) -> Any:
-        """A new connection of redis-py, which is the caller's to close."""
+        """Open a connection of redis-py. The caller closes it."""
         return await self._connections.connect(min(within, CONNECT_WITHIN))
 
     async def close(self) -> None:
-        """Let commands under way end, for a while, then close the connections."""
+        """Wait a while for commands under way, then close the connections."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_WITHIN):
                 while self._busy:
@@ -141,13 +141,13 @@ class RedisClient:
             await connection.disconnect(nowait=True)
 
     # -- below ---------------------------------------------------------------------------------------
-    async def _answered(self, packed: bytes, repeat: bool, patience: float) -> Any:
+    async def _send_or_explain(self, packed: bytes, repeat: bool, retry_for: float) -> Any:
         try:
-            return await self._patiently(packed, repeat, patience)
+            return await self._retry(packed, repeat, retry_for)
         except ResponseError as error:
-            raise explained(error, str(self.address)) from error
+            raise store_error_of(error, str(self.address)) from error
 
-    async def _patiently(self, packed: bytes, repeat: bool, patience: float) -> Any:
+    async def _retry(self, packed: bytes, repeat: bool, retry_for: float) -> Any:
         self._busy += 1
         began, pause = monotonic(), PAUSE
         until = began + self._limit
@@ -167,8 +167,8 @@ class RedisClient:
                 except StoreError:
                     raise
                 except Exception as error:
-                    last = monotonic() + pause > began + patience
-                    await self._judge(error, attempt.sent and not repeat, last)
+                    last = monotonic() + pause > began + retry_for
+                    await self._raise_if_final(error, attempt.sent and not repeat, last)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, LONGEST_PAUSE)
         finally:
@@ -193,7 +193,7 @@ class RedisClient:
         return await self.connect()
 
     async def _ask(self, connection: Any, packed: bytes) -> Any:
-        """One command and its answer. After anything but a whole answer, nobody can tell what comes next: it is closed."""
+        """Send one command and read its answer. After anything but a whole answer the connection is closed."""
         whole = False
         began = monotonic()
         self._in_use.add(connection)
@@ -211,24 +211,24 @@ class RedisClient:
                 self._idle.append(connection)
             else:
                 await connection.disconnect(nowait=True)
-                if monotonic() - began > SILENT:  # those that lie idle may lead nowhere as well
+                if monotonic() - began > SILENT:  # idle connections may lead nowhere as well
                     await self._close_idle()
 
-    async def _judge(self, error: Exception, once: bool, last: bool) -> None:
-        """Whether a command may be tried again after this. `once`: it was sent, and must not be said twice; `last`: it was
-        tried for long enough."""
+    async def _raise_if_final(self, error: Exception, once: bool, last: bool) -> None:
+        """Raise unless a command may be tried again. `once`: it was sent, and must not be sent twice; `last`: it was tried
+        for long enough."""
         kind = kind_of(error)
         if kind is Kind.REFUSED:
             if isinstance(error, ResponseError):
                 raise error
-            raise explained(error, str(self.address)) from error
+            raise store_error_of(error, str(self.address)) from error
         if kind is Kind.BROKEN and once:
-            raise Unreached(str(explained(error, str(self.address)))).at(self.address) from error
-        await self._follow(error)
+            raise Unreached(str(store_error_of(error, str(self.address)))).at(self.address) from error
+        await self._follow_move(error)
         if last:
-            raise Unreached(str(explained(error, str(self.address)))).at(self.address) from error
+            raise Unreached(str(store_error_of(error, str(self.address)))).at(self.address) from error
 
-    async def _follow(self, error: BaseException) -> None:
+    async def _follow_move(self, error: BaseException) -> None:
         """After a failover or a move the old connections lead nowhere; the cluster says where our keys are now."""
         if type(error) is MovedError and self.address.socket is None:
             self.address = replace(self.address, host=error.host or self.address.host, port=int(error.port))

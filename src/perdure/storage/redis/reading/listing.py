@@ -16,10 +16,11 @@ from perdure.core.record import Record
 from perdure.storage.contract import Filter
 from perdure.storage.rules.filters import Position, cursor_of, fits
 
-from .client import RedisClient
-from .keys import escaped, id_bytes, id_text, parts_of
-from .records import STATES, records_of
-from .unreadable import instant_now, shown
+from ..connection.client import RedisClient
+from ..keys import escape, id_bytes, id_text, parts_of
+from ..rows import STATES
+from .records import records_of
+from .unreadable import instant_now, readable_or_marked
 
 FEW = 5_000  # waiting jobs that are looked up one by one sooner than a history is walked through
 BUDGET = 2_000  # rows that the server looks at in one go
@@ -35,43 +36,43 @@ _PLACES = {
 _COUNTED = ("tenant", "key", "tag", "chain_id", "text", "since", "before")  # what a kept count cannot tell
 
 
-async def get(link: RedisClient, ids: Sequence[str]) -> list[Record | None]:
+async def get(client: RedisClient, ids: Sequence[str]) -> list[Record | None]:
     found: dict[str, Record] = {}
     known = {id: raw for id in ids if (raw := id_bytes(id)) is not None}
     wanted = list(known.values())
     for begin in range(0, len(wanted), CHUNK):
-        part = await link.run("get", wanted[begin : begin + CHUNK], repeat=True)
-        found |= {record.id: record for record in shown(records_of(part), instant_now())}
+        part = await client.run("get", wanted[begin : begin + CHUNK], repeat=True)
+        found |= {record.id: record for record in readable_or_marked(records_of(part), instant_now())}
     return [found.get(id_text(known[id])) if id in known else None for id in ids]
 
 
 async def find(
-    link: RedisClient, filter: Filter, limit: int, after: Position | None
+    client: RedisClient, filter: Filter, limit: int, after: Position | None
 ) -> tuple[list[Record], str | None]:
     page: list[Record] = []
     if limit > 0:
-        async for record in _fitting(link, filter, limit, after):
+        async for record in _fitting(client, filter, limit, after):
             page.append(record)
             if len(page) > limit:
                 return page[:limit], cursor_of(page[limit - 1])
     return page, None
 
 
-async def count(link: RedisClient, filter: Filter) -> int:
+async def count(client: RedisClient, filter: Filter) -> int:
     if all(getattr(filter, name) is None for name in _COUNTED):
-        return await _kept_count(link, filter)
+        return await _kept_count(client, filter)
     if filter == Filter(states=filter.states, key=filter.key) and filter.key is not None:
-        return await _count_under_a_name(link, b"k" + escaped(filter.key), filter, b"")
+        return await _count_under_a_name(client, b"k" + escape(filter.key), filter, b"")
     if filter == Filter(states=filter.states, chain_id=filter.chain_id) and filter.chain_id is not None:
-        return await _count_of_a_chain(link, filter, filter.chain_id)
+        return await _count_of_a_chain(client, filter, filter.chain_id)
     found = 0
-    async for _ in _fitting(link, filter, BUDGET, None):
+    async for _ in _fitting(client, filter, BUDGET, None):
         found += 1
     return found
 
 
-async def _kept_count(link: RedisClient, filter: Filter) -> int:
-    counts = await link.command("HGETALL", link.keys["counts"])
+async def _kept_count(client: RedisClient, filter: Filter) -> int:
+    counts = await client.command("HGETALL", client.keys["counts"])
     found = 0
     for field, number in zip(counts[::2], counts[1::2], strict=True):
         try:
@@ -90,43 +91,43 @@ async def _kept_count(link: RedisClient, filter: Filter) -> int:
     return found
 
 
-async def _count_of_a_chain(link: RedisClient, filter: Filter, chain_id: str) -> int:
+async def _count_of_a_chain(client: RedisClient, filter: Filter, chain_id: str) -> int:
     """Its first job may not name it, and is looked at by itself."""
-    (first,) = await get(link, [chain_id])
-    others = await _count_under_a_name(link, b"c" + escaped(chain_id), filter, id_bytes(chain_id) or b"")
+    (first,) = await get(client, [chain_id])
+    others = await _count_under_a_name(client, b"c" + escape(chain_id), filter, id_bytes(chain_id) or b"")
     return others + (first is not None and fits(first, filter))
 
 
-async def _count_under_a_name(link: RedisClient, name: bytes, filter: Filter, other: bytes) -> int:
+async def _count_under_a_name(client: RedisClient, name: bytes, filter: Filter, other: bytes) -> int:
     """The jobs of a key or chain but for one, counted by the server."""
     found, last = 0, b""
     while True:
-        piece = await link.run("count_named", [name + b"\x00", last, other, BUDGET, _states(filter)], repeat=True)
+        piece = await client.run("count_named", [name + b"\x00", last, other, BUDGET, _states(filter)], repeat=True)
         found, last = found + int(piece[0]), piece[1]
         if not last:
             return found
 
 
 # ---- which way to walk -----------------------------------------------------------------------------
-async def _fitting(link: RedisClient, filter: Filter, limit: int, after: Position | None) -> AsyncIterator[Record]:
+async def _fitting(client: RedisClient, filter: Filter, limit: int, after: Position | None) -> AsyncIterator[Record]:
     """The jobs that fit, newest first, below a position."""
     if filter.states is not None and not filter.states:
         return
-    places = await _places(link, filter)
+    places = await _places(client, filter)
     if filter.key is not None:
-        walk = _under_a_name(link, b"k" + escaped(filter.key), None, after)
+        walk = _under_a_name(client, b"k" + escape(filter.key), None, after)
     elif filter.chain_id is not None:
-        walk = _under_a_name(link, b"c" + escaped(filter.chain_id), filter.chain_id, after)
+        walk = _under_a_name(client, b"c" + escape(filter.chain_id), filter.chain_id, after)
     elif places is not None:
-        walk = _in_places(link, places, after)
+        walk = _in_places(client, places, after)
     else:
-        walk = _along_created_at(link, filter, limit, after)
+        walk = _along_created_at(client, filter, limit, after)
     async for record in walk:
         if fits(record, filter):
             yield record
 
 
-async def _places(link: RedisClient, filter: Filter) -> set[str] | None:
+async def _places(client: RedisClient, filter: Filter) -> set[str] | None:
     """The indexes that hold all jobs of these states, if they are short."""
     places: set[str] = set()
     for state in filter.states if filter.states is not None else STATES:
@@ -134,18 +135,18 @@ async def _places(link: RedisClient, filter: Filter) -> set[str] | None:
             return None
         places.update(_PLACES[state])
     if places != {"leases"}:
-        sizes = [await link.command("ZCARD", link.keys[place]) for place in sorted(places)]
+        sizes = [await client.command("ZCARD", client.keys[place]) for place in sorted(places)]
         if sum(sizes) > FEW:
             return None
     return places
 
 
-async def _in_places(link: RedisClient, places: Iterable[str], after: Position | None) -> AsyncIterator[Record]:
+async def _in_places(client: RedisClient, places: Iterable[str], after: Position | None) -> AsyncIterator[Record]:
     ids: set[str] = set()
     for place in places:
-        members = await link.command("ZRANGE", link.keys[place], 0, -1)
+        members = await client.command("ZRANGE", client.keys[place], 0, -1)
         ids.update(id_text(id) for member in members if len(id := _id_in(place, member)) == 16)
-    records = [record for record in await get(link, sorted(ids)) if record is not None]
+    records = [record for record in await get(client, sorted(ids)) if record is not None]
     records.sort(key=lambda record: (record.created_at, record.id), reverse=True)
     for record in records:
         if after is None or (record.created_at, record.id) < after:
@@ -165,11 +166,11 @@ def _id_in(place: str, member: bytes) -> bytes:
 
 
 async def _under_a_name(
-    link: RedisClient, name: bytes, own: str | None, after: Position | None
+    client: RedisClient, name: bytes, own: str | None, after: Position | None
 ) -> AsyncIterator[Record]:
     """Jobs of a key or chain, newest first; a chain's first job is found by its own id."""
     prefix = name + b"\x00"
-    first = None if own is None else (await get(link, [own]))[0]
+    first = None if own is None else (await get(client, [own]))[0]
     if first is not None and after is not None and (first.created_at, first.id) >= after:
         first = None
     top = b"(" + prefix[:-1] + b"\x01"
@@ -177,8 +178,8 @@ async def _under_a_name(
         top = b"(" + prefix + _ORDERED.pack(max(0, after[0] + _OFFSET)) + (id_bytes(after[1]) or b"")
     while True:
         bounds = (top, b"[" + prefix, "LIMIT", 0, CHUNK)
-        members = await link.command("ZREVRANGEBYLEX", link.keys["named"], *bounds)
-        for record in await get(link, [id_text(member[-16:]) for member in members]):
+        members = await client.command("ZREVRANGEBYLEX", client.keys["named"], *bounds)
+        for record in await get(client, [id_text(member[-16:]) for member in members]):
             if record is None or (first is not None and record.id == first.id):
                 continue
             if first is not None and (record.created_at, record.id) < (first.created_at, first.id):
@@ -193,21 +194,21 @@ async def _under_a_name(
 
 
 async def _along_created_at(
-    link: RedisClient, filter: Filter, limit: int, after: Position | None
+    client: RedisClient, filter: Filter, limit: int, after: Position | None
 ) -> AsyncIterator[Record]:
     top: tuple[str, bytes] = ("+inf", b"") if filter.before is None else (str(filter.before), b"")
     if after is not None and (filter.before is None or after[0] < filter.before):
         top = (str(after[0]), id_bytes(after[1]) or b"")
     floor = "-inf" if filter.since is None else str(filter.since)
     index = "dead" if filter.states is not None and set(filter.states) == {State.DEAD} else "created"
-    names = (escaped(filter.queue or ""), escaped(filter.task or ""))
+    names = (escape(filter.queue or ""), escape(filter.task or ""))
     most = min(max(limit + 1, 1), CHUNK)
     while True:
-        more, score, id, told, strange = await link.run(
+        more, score, id, told, strange = await client.run(
             "page", [index, *top, _number(floor), BUDGET, most, _states(filter), *names], repeat=True
         )
         births = dict(zip(strange[::2], strange[1::2], strict=True))
-        for record in shown(records_of(told), instant_now(), births):
+        for record in readable_or_marked(records_of(told), instant_now(), births):
             yield record
         if more == b"end":
             return

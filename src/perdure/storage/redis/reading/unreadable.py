@@ -21,35 +21,38 @@ from perdure.core.record import Record
 from perdure.storage.contract import Unreadable
 from perdure.storage.rules.unreadable import Mended, kept_entry, log_set_aside, mark, mend, raw_text
 
-from .client import RedisClient
-from .keys import STAMP, TYPES, id_bytes, id_text, parts_of, plain
-from .records import (
+from ..connection.client import RedisClient
+from ..keys import STAMP, TYPES, id_bytes, id_text, parts_of, unescape
+from ..rows import (
+    ACCEPTED_STAMP,
     BODY_DEFAULTS,
+    BODY_START,
+    FIRST,
+    HEAD,
+    HELD,
+    LENGTH,
     MARKS,
     NONE,
+    RAN,
+    REST,
+    RUN,
     SCOPES,
     STATES,
     UNREADABLE,
     Body,
     Outcome,
-    Raw,
-    Told,
     body_of,
     outcome_of,
     row_of,
 )
-from .script_args import Argument
+from ..script_args import Argument
+from .records import Raw, Records
 
 LATEST = 6_700_000_000_000_000  # the year 2182: further instants have no exact place among doubles
 AT_ONCE = 100  # jobs that are set aside by one script
 LAST_VERSION = 4_294_967_000  # see lua/constants.lua
 _UNREAD = b"\xff"  # no text: stands for a value that makes no sense
 _AT = Struct("<d")
-_HEAD = Struct("<BHI")
-_RUN = Struct("<III8s8sdddddH")
-_FIRST = Struct("<dBH")
-_REST = Struct("<iIBdddd")
-_LENGTH = Struct("<H")
 _JOB, _VALUE = b"j", b"v"  # how fields of `unreadable` begin
 _unreadable = msgspec.json.Decoder(Unreadable)
 
@@ -86,23 +89,23 @@ def _read_row(row: bytes) -> Iterator[tuple[str, object]]:
 
 
 def _read_parts(row: bytes) -> Iterator[tuple[str, object]]:
-    state, marks, version = _HEAD.unpack_from(row)
+    state, marks, version = HEAD.unpack_from(row)
     yield "state", STATES[state - 1].value if 1 <= state <= len(STATES) else state
     yield "version", version
     yield from ((name, bool(marks & mark)) for name, mark in MARKS.items())
-    at = _HEAD.size
+    at = HEAD.size
     yield from (("attempt", 0), ("failures", 0), ("losses", 0))
-    if marks & 256:
-        *run, length = _RUN.unpack_from(row, at)
-        at += _RUN.size + length
+    if marks & RAN:
+        *run, length = RUN.unpack_from(row, at)
+        at += RUN.size + length
         yield from _read_run(run, marks, row[at - length : at])
-    lease, scope, length = _FIRST.unpack_from(row, at)
-    at += _FIRST.size + length
+    lease, scope, length = FIRST.unpack_from(row, at)
+    at += FIRST.size + length
     yield "lease", _whole(lease)
     yield "unique_scope", SCOPES[scope] if scope < len(SCOPES) else _UNREAD
     yield from _read_lane(row[at - length : at])
-    priority, waits, min_version, created_at, run_at, rank, expires_at = _REST.unpack_from(row, at)
-    at += _REST.size
+    priority, waits, min_version, created_at, run_at, rank, expires_at = REST.unpack_from(row, at)
+    at += REST.size
     yield from (("priority", priority), ("waits", waits), ("min_version", min_version))
     yield from (("created_at", _whole(created_at)), ("run_at", _whole(run_at)), ("rank", _whole(rank)))
     yield "expires_at", _or_none(expires_at)
@@ -112,10 +115,10 @@ def _read_parts(row: bytes) -> Iterator[tuple[str, object]]:
 def _read_run(run: Sequence[Any], marks: int, leased_by: bytes) -> Iterator[tuple[str, object]]:
     attempt, failures, losses, stamp, accepted_stamp, leased_until, started_at, finished_at, prune_at, keep_last = run
     yield from (("attempt", attempt), ("failures", failures), ("losses", losses))
-    if marks & 512:
+    if marks & HELD:
         yield from (("stamp", STAMP.unpack(stamp)[0]), ("leased_by", leased_by))
         yield "leased_until", _or_none(leased_until)
-    if marks & 1024:
+    if marks & ACCEPTED_STAMP:
         yield "accepted_stamp", STAMP.unpack(accepted_stamp)[0]
     yield from (("started_at", _or_none(started_at)), ("finished_at", _or_none(finished_at)))
     yield from (("prune_at", _or_none(prune_at)), ("keep_last", _or_none(keep_last)))
@@ -131,18 +134,18 @@ def _read_lane(lane: bytes) -> Iterator[tuple[str, object]]:
 
 
 def _read_names(row: bytes, at: int) -> Iterator[tuple[str, object]]:
-    (length,) = _LENGTH.unpack_from(row, at)
+    (length,) = LENGTH.unpack_from(row, at)
     at += 2 + length
     if length:
         yield "unique_key", row[at - length : at]
-    (length,) = _LENGTH.unpack_from(row, at)
+    (length,) = LENGTH.unpack_from(row, at)
     at += 2 + length
     for name in row[at - length : at].split(b"\x00")[:-1]:
         yield "key" if name[:1] == b"k" else "chain_id", _text(name[1:])
     if len(row) > at:
-        (length,) = _LENGTH.unpack_from(row, at)
+        (length,) = LENGTH.unpack_from(row, at)
         at += 2 + length
-        (length,) = _LENGTH.unpack_from(row, at)
+        (length,) = LENGTH.unpack_from(row, at)
         if length:
             yield "next_id", id_text(row[at + 2 : at + 18]) if length == 16 else _UNREAD
 
@@ -163,7 +166,7 @@ def _read_body(body: bytes) -> dict[str, object]:
 
 def _parts_of(body: bytes) -> Iterator[object]:
     """The parts of a MessagePack array, up to the first that cannot be told from the next. Texts are bytes."""
-    if body[:1] != bytes([0x90 | len(Body.__struct_fields__)]):
+    if body[:1] != BODY_START:
         return
     at = 1
     while at < len(body):
@@ -204,7 +207,7 @@ def _read_outcome(outcome: bytes) -> dict[str, object]:
 
 def _text(name: bytes) -> object:
     try:
-        return plain(name)
+        return unescape(name)
     except UnicodeDecodeError:
         return name
 
@@ -219,7 +222,7 @@ def _or_none(number: float) -> object:
 
 
 # ---- in place of them ------------------------------------------------------------------------------
-def mended(raw: Raw, now: int, flaw: str | None = None) -> Mended:
+def mend_raw(raw: Raw, now: int, flaw: str | None = None) -> Mended:
     """The record that stands for a job, and what of it could not be read."""
     record, fields = mend(values_of(raw, flaw), now)
     if record.version >= LAST_VERSION:
@@ -233,8 +236,8 @@ def instant_now() -> int:
     return int(time() * SECOND)
 
 
-def shown(
-    told: Told, now: int, births: Mapping[bytes, bytes] | None = None, *, newest_first: bool = True
+def readable_or_marked(
+    told: Records, now: int, births: Mapping[bytes, bytes] | None = None, *, newest_first: bool = True
 ) -> list[Record]:
     """The jobs for a reader, in the order of a listing. One that cannot be read is marked.
     `births`: where such jobs stand in a listing, since a page ends with that."""
@@ -266,26 +269,26 @@ class Aside(NamedTuple):
     """A job that is set aside: what the scripts write, and what is kept."""
 
     raw: Raw
-    mended: Mended
+    mend_raw: Mended
     kept: Unreadable
 
 
 async def set_aside(
-    link: RedisClient, given: Any, now: Callable[[], Awaitable[int]], origin: bytes, ids: Iterable[bytes]
+    client: RedisClient, given: Any, now: Callable[[], Awaitable[int]], origin: bytes, ids: Iterable[bytes]
 ) -> int:
     """Set these jobs aside, as far as they cannot be read indeed. `given`: the time for the scripts. Gives how many were."""
-    listed = list(dict.fromkeys(ids))
+    wanted = list(dict.fromkeys(ids))
     number = 0
-    for begin in range(0, len(listed), AT_ONCE):
+    for begin in range(0, len(wanted), AT_ONCE):
         instant = await now()
-        told = await link.run("raw", listed[begin : begin + AT_ONCE], repeat=True)
+        told = await client.run("raw", wanted[begin : begin + AT_ONCE], repeat=True)
         found = [
-            _aside(id, told[6 * at : 6 * at + 6], instant) for at, id in enumerate(listed[begin : begin + AT_ONCE])
+            _describe(id, told[6 * at : 6 * at + 6], instant) for at, id in enumerate(wanted[begin : begin + AT_ONCE])
         ]
         arguments: list[Argument] = [given, origin]
-        for id, aside in zip(listed[begin : begin + AT_ONCE], found, strict=True):
-            arguments += _written(id, aside)
-        done = await link.run("set_aside", arguments, repeat=True)
+        for id, aside in zip(wanted[begin : begin + AT_ONCE], found, strict=True):
+            arguments += _arguments_of(id, aside)
+        done = await client.run("set_aside", arguments, repeat=True)
         for aside, answer in zip(found, done, strict=True):
             if aside is not None and answer:
                 number += 1
@@ -293,13 +296,13 @@ async def set_aside(
     return number
 
 
-def _aside(id: bytes, told: Sequence[Any], now: int) -> Aside | None:
+def _describe(id: bytes, told: Sequence[Any], now: int) -> Aside | None:
     """What to write for a job; None if there is none, or if it can be read."""
     flaw, *texts = told
     raw = Raw(id, *texts)
     if raw.row is None and raw.body is None:
         return None
-    made = mended(raw, now, None if flaw is None else flaw.decode())
+    made = mend_raw(raw, now, None if flaw is None else flaw.decode())
     if not made.fields:
         return None
     values = {**values_of(raw), **{name: text for name, text in raw._asdict().items() if text is not None}}
@@ -307,11 +310,11 @@ def _aside(id: bytes, told: Sequence[Any], now: int) -> Aside | None:
     return Aside(raw, made, Unreadable(name, now, "jobs", made.fields, raw_text(values)))
 
 
-def _written(id: bytes, aside: Aside | None) -> list[Argument]:
+def _arguments_of(id: bytes, aside: Aside | None) -> list[Argument]:
     """What the script is told of a job: see lua/set_aside.lua."""
     if aside is None:
         return [id, "", "", "", "", "", "", ""]
-    record, kept = aside.mended.record, msgspec.json.encode(aside.kept)
+    record, kept = aside.mend_raw.record, msgspec.json.encode(aside.kept)
     seen = b"" if aside.raw.row is None else aside.raw.row
     moved: list[Argument] = [id, seen, "", "", "", "", "", kept]
     if len(id) != 16:
@@ -332,28 +335,28 @@ def _written(id: bytes, aside: Aside | None) -> list[Argument]:
     ]
 
 
-async def move_values(link: RedisClient, name: str, values: Sequence[tuple[bytes, bytes]]) -> None:
+async def move_values(client: RedisClient, name: str, values: Sequence[tuple[bytes, bytes]]) -> None:
     """Set values of a hash aside that belong to no job."""
     number = list(TYPES).index(name) + 1
-    await link.run("move_values", ["", name, number, *(part for value in values for part in value)], repeat=True)
+    await client.run("move_values", ["", name, number, *(part for value in values for part in value)], repeat=True)
     for field, _ in values:
         log_set_aside(name, field.decode("utf-8", "backslashreplace"), ("value",))
 
 
 # ---- what was set aside ----------------------------------------------------------------------------
-async def listed(link: RedisClient, ids: Sequence[str] | None, limit: int) -> list[Unreadable]:
+async def list_unreadable(client: RedisClient, ids: Sequence[str] | None, limit: int) -> list[Unreadable]:
     """What was set aside, the oldest first."""
     if ids is not None:
         known = [_JOB + raw for id in ids if (raw := id_bytes(id)) is not None]
-        texts = await link.command("HMGET", link.keys["unreadable"], *known) if known else []
-        found = [_kept(field, text) for field, text in zip(known, texts, strict=True) if text is not None]
+        texts = await client.command("HMGET", client.keys["unreadable"], *known) if known else []
+        found = [_parse_kept(field, text) for field, text in zip(known, texts, strict=True) if text is not None]
     else:
-        told = await link.command("HGETALL", link.keys["unreadable"])
-        found = [_kept(field, text) for field, text in zip(told[::2], told[1::2], strict=True)]
+        told = await client.command("HGETALL", client.keys["unreadable"])
+        found = [_parse_kept(field, text) for field, text in zip(told[::2], told[1::2], strict=True)]
     return sorted(found, key=lambda each: (each.at, each.id))[:limit]
 
 
-def _kept(field: bytes, text: bytes) -> Unreadable:
+def _parse_kept(field: bytes, text: bytes) -> Unreadable:
     """One that was kept; of what somebody else wrote there, as much as can be told."""
 
     def read() -> Unreadable:

@@ -19,7 +19,7 @@ from redis.exceptions import ConnectionError, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from .address import Address
+from ..address import Address
 
 REFUSED_WITHIN = 0.2  # seconds in which a server that accepts no more clients says why
 ANSWER_WITHIN, CONNECT_WITHIN = 10.0, 5.0  # seconds, for the blocking client

@@ -12,8 +12,8 @@ import msgspec
 from perdure.storage.contract import QueueCapacity, QueueRow, QueueSettings, WorkerRow
 from perdure.storage.rules.fairness import share
 
-from .client import RedisClient
-from .keys import escaped, known_names
+from ..connection.client import RedisClient
+from ..keys import escape, readable_names
 
 _SEEN = Struct("<d")
 _LENGTH = Struct("<I")
@@ -21,12 +21,12 @@ _settings = msgspec.msgpack.Decoder(QueueSettings)
 _worker = msgspec.msgpack.Decoder(tuple[int, int, str])
 
 
-async def queues(link: RedisClient, now: Any) -> list[QueueRow]:
-    configured, paused, depths, oldest = await link.run("queues", [now], repeat=True)
+async def queues(client: RedisClient, now: Any) -> list[QueueRow]:
+    configured, paused, depths, oldest = await client.run("queues", [now], repeat=True)
     settings = {name: _settings_of(name, text) for name, text in _named(configured)}
     settings |= {
         name: msgspec.structs.replace(settings.get(name, QueueSettings(name)), paused=True)
-        for name in known_names(paused)
+        for name in readable_names(paused)
     }
     depth = {name: number for name, text in _named(depths) if (number := _number(text)) is not None}
     due = {name: int(since) for name, since in _named(oldest)}
@@ -36,18 +36,18 @@ async def queues(link: RedisClient, now: Any) -> list[QueueRow]:
     ]
 
 
-async def rooms(link: RedisClient) -> dict[str, QueueCapacity]:
+async def capacities(client: RedisClient) -> dict[str, QueueCapacity]:
     """How many more jobs each bounded queue takes."""
-    told = await link.command("HGETALL", link.keys["bounds"])
-    bounds = {name: settings for name, text in _named(told) if (settings := _bounded(name, text)) is not None}
-    depths = await link.command("HMGET", link.keys["depths"], *map(escaped, bounds)) if bounds else []
+    told = await client.command("HGETALL", client.keys["bounds"])
+    bounds = {name: settings for name, text in _named(told) if (settings := _parse_bound(name, text)) is not None}
+    depths = await client.command("HMGET", client.keys["depths"], *map(escape, bounds)) if bounds else []
     return {
         name: QueueCapacity(settings, (settings.max_depth or 0) - (_number(depth or b"0") or 0))
         for (name, settings), depth in zip(bounds.items(), depths, strict=True)
     }
 
 
-def _bounded(name: str, text: bytes) -> QueueSettings | None:
+def _parse_bound(name: str, text: bytes) -> QueueSettings | None:
     """See `_bound`; None for a queue without a bound, or one of which nothing can be read."""
     most, _, rest = text.partition(b" ")
     on_full, _, drop_below = rest.partition(b" ")
@@ -60,9 +60,9 @@ def _number(text: bytes) -> int | None:
     return int(text) if text.removeprefix(b"-").isdigit() and len(text) < 20 else None
 
 
-async def configure(link: RedisClient, origin: bytes, settings: QueueSettings) -> None:
+async def configure(client: RedisClient, origin: bytes, settings: QueueSettings) -> None:
     text = msgspec.msgpack.encode(msgspec.structs.replace(settings, paused=False))
-    await link.run("configure", [origin, escaped(settings.name), "settings", text, _bound(settings)], repeat=True)
+    await client.run("configure", [origin, escape(settings.name), "settings", text, _bound(settings)], repeat=True)
 
 
 def _bound(settings: QueueSettings) -> bytes:
@@ -87,18 +87,18 @@ def _tenants(weights: str | None) -> list[str]:
         return []
 
 
-async def pause(link: RedisClient, origin: bytes, queue: str, paused: bool) -> None:
-    await link.run("configure", [origin, escaped(queue), "pause" if paused else "resume"], repeat=True)
+async def pause(client: RedisClient, origin: bytes, queue: str, paused: bool) -> None:
+    await client.run("configure", [origin, escape(queue), "pause" if paused else "resume"], repeat=True)
 
 
-async def workers(link: RedisClient, now: Any, seen_within: int) -> list[WorkerRow]:
-    listed = await link.run("workers", [now, "list", seen_within], repeat=True)
+async def workers(client: RedisClient, now: Any, seen_within: int) -> list[WorkerRow]:
+    listed = await client.run("workers", [now, "list", seen_within], repeat=True)
     found = (_worker_of(name, text) for name, text in _pairs(listed))
     return sorted((row for row in found if row is not None), key=lambda row: row.id)
 
 
-async def log(link: RedisClient, id: bytes | None) -> list[str]:
-    text = None if id is None else await link.command("HGET", link.keys["logs"], id)
+async def log(client: RedisClient, id: bytes | None) -> list[str]:
+    text = None if id is None else await client.command("HGET", client.keys["logs"], id)
     return [] if text is None else lines_of(text)
 
 
@@ -141,7 +141,7 @@ def _worker_of(id: bytes, text: bytes) -> WorkerRow | None:
 def _named(flat: list[Any]) -> Iterator[tuple[str, Any]]:
     """Names and what belongs to them, without names that are no text."""
     for raw, value in _pairs(flat):
-        for name in known_names([raw]):
+        for name in readable_names([raw]):
             yield name, value
 
 

@@ -19,9 +19,9 @@ from redis.exceptions import RedisError
 from perdure.storage.contract import Topic
 from perdure.storage.wakeups import Listener, Listeners
 
+from ..keys import unescape
 from .client import RedisClient
-from .errors import explained
-from .keys import plain
+from .errors import store_error_of
 
 CHECK_EVERY, ANSWER_WITHIN = 10.0, 5.0  # seconds
 PAUSE, LONGEST_PAUSE = 0.05, 5.0
@@ -31,8 +31,8 @@ _log = logging.getLogger("perdure")
 class Signals:
     """Who listens in this loop, and the ear for the others."""
 
-    def __init__(self, link: RedisClient, origin: bytes) -> None:
-        self._link = link
+    def __init__(self, client: RedisClient, origin: bytes) -> None:
+        self._client = client
         self._origin = origin  # begins every message of ours
         self._listeners = Listeners()
         self._task: asyncio.Task[None] | None = None
@@ -41,13 +41,13 @@ class Signals:
         self._connection: Any = None
         self._closed = False
 
-    def tell(self, ready: Collection[str] | None, changed: bool) -> None:
+    def notify(self, ready: Collection[str] | None, changed: bool) -> None:
         self._listeners.notify(ready, changed, here=True)
 
     def listen(self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None) -> Callable[[], None]:
         listener = Listener(topic, wake, queues)
         self._listeners.add(listener)
-        if self._link.address.signals:
+        if self._client.address.signals:
             self._subscribe_to_topics()
         return listener.stop
 
@@ -79,14 +79,14 @@ class Signals:
                 self._subscribing = asyncio.get_running_loop().create_task(subscribing)
 
     def _channel(self, topic: Topic) -> str:
-        return self._link.keys.ready if topic == "ready" else self._link.keys.changed
+        return self._client.keys.ready if topic == "ready" else self._client.keys.changed
 
     async def _run(self) -> None:
         pause = PAUSE
         while not self._closed:
             connection = None
             try:
-                connection = await self._link.connect()
+                connection = await self._client.connect()
                 self._connection = connection
                 await self._subscribe(connection)
                 pause = PAUSE
@@ -94,7 +94,7 @@ class Signals:
             except asyncio.CancelledError:
                 raise
             except Exception as error:
-                _log.debug("signals are not heard: %s", explained(error, str(self._link.address)))
+                _log.debug("signals are not heard: %s", store_error_of(error, str(self._client.address)))
             finally:
                 self._connection = None
                 if connection is not None:
@@ -120,9 +120,9 @@ class Signals:
     def _receive(self, message: Any) -> None:
         kind, channel, text = message if len(message) == 3 else (*message, b"", b"")[:3]
         if kind == b"subscribe":
-            self.tell(None, True)  # something may have been missed
+            self.notify(None, True)  # something may have been missed
         elif kind == b"message" and not text.startswith(self._origin):
-            if channel.decode() == self._link.keys.changed:
-                self.tell((), True)
+            if channel.decode() == self._client.keys.changed:
+                self.notify((), True)
             else:
-                self.tell([plain(name) for name in text[len(self._origin) :].split(b"\x00")], False)
+                self.notify([unescape(name) for name in text[len(self._origin) :].split(b"\x00")], False)
