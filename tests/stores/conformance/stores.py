@@ -82,3 +82,5 @@ if find_spec("apsw") is not None:
     STORES["sqlite+apsw"] = _maker("sqlite+apsw:///{directory}/jobs.db")
 LOCAL = frozenset(STORES)
 STORES |= {kind: _on_a_server(kind) for kind in kinds_with_a_store()}
+if "valkey" in STORES:
+    STORES["valkey-general"] = _without_fast_paths(_on_a_server("valkey"))
