@@ -136,7 +136,7 @@ do
 
 
   -- ---- the way most jobs end --------------------------------------------------------------------------------------------
-  -- A holder's last word about a row that runs and bears no mark that matters now: all is known without looking closer. Rows
+  -- The holder reports the end of a running row without special marks, so the new text follows from the old one. Rows
   -- that were enqueued and claimed together have the same text, so that one of them is parsed for all.
   local RUNS, RUNS_AGAIN, ENDS = RAN + HELD, RAN + HELD + HAS_ACCEPTED_STAMP, RAN + HAS_ACCEPTED_STAMP
   local OVER = WAITED + FINISHED + FAIR + LIMITED -- marks that matter no more, but for the slots of limited ones

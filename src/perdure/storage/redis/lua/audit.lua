@@ -1,5 +1,5 @@
--- Look at some rows and put those back that have lost a place in an index, and at some of what stands beside the rows. A script
--- that fails in the middle, or a server that was moved while keys were missing, can leave such; they would never be claimed.
+-- Check some rows and put those back that are missing in an index, and check some limits, gates, accounts and creation times.
+-- A script that fails in the middle, or a slot migration with missing keys, can leave such rows; they would never be claimed.
 --
 -- KEYS     see constants.lua
 -- ARGV     now, origin, about how many rows, then where to go on ('0': from the start) in rows, limits, gates, accounts, created
@@ -17,7 +17,7 @@ local function scan(command, key)
 end
 
 -- ---- rows --------------------------------------------------------------------------------------------------------------
--- Whether a row stands in a set, with the score that it should have there.
+-- Whether a set holds a member with this score.
 local function is_in_index(key, score, member)
   local found = call('ZSCORE', key, member)
   return found and tonumber(found) == tonumber(score)
@@ -52,8 +52,8 @@ end
 
 local repairs, visited_lanes = {}, {} -- looked_at: lanes of the rows
 
--- The jobs that a job was enqueued to wait for; false if its body does not tell. A name that is no id stands for a job that is
--- not on record.
+-- The parents that a job was enqueued with; false if its body cannot be read. A name that is no id counts as a job that is not
+-- stored.
 local function parents_in_body(id)
   local AFTER = 10 -- where it stands in a body: see `Body` in records.py
   local readable, after = pcall(function() return cjson.decode(cmsgpack.unpack(call('HGET', jobs, id))[AFTER]) end)
@@ -68,7 +68,7 @@ local function parents_in_body(id)
   return parents
 end
 
--- A blocked job that waits for nobody is let go.
+-- Release a blocked job that waits for no parent.
 local function release_blocked(row)
   removals, additions = {}, {}
   leave_indexes(row)
@@ -102,8 +102,8 @@ local function make_edges(row, open)
   return true
 end
 
--- Whether somebody has to look at a parent to which a blocked job has an edge: it is not on record, or does not know that it is
--- followed, or the edge cannot be found from its side. One that has ended is met by `is_unresolved`.
+-- Whether the edges of a parent of a blocked job must be resolved: the parent is not stored, or is not marked as followed, or the
+-- edge cannot be found from its side. `is_unresolved` finds parents that have ended.
 local function is_unaware(parent, row)
   local other = 'o' .. parent .. (has(row, FINISHED) and 'f' or 's') .. row[ID]
   if not call('ZSCORE', edges, other) then
@@ -138,7 +138,7 @@ local function check_edges(row)
   return mended
 end
 
--- A lease that was given long after now: a clock that went back is dealt with elsewhere, this was written by somebody else.
+-- Shorten a lease that was given long after now. lapsed.lua handles a clock that went back; another program wrote this one.
 local function check_lease(row)
   if not has(row, HELD) or row[LEASED_UNTIL] <= now + row[LEASE] + DAY then return end
   row[LEASED_UNTIL] = now + row[LEASE]

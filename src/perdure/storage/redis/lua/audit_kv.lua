@@ -1,8 +1,8 @@
--- Write again what finds the texts of the shelf, where it is lost.
+-- Write the index of kv entries again where it is lost.
 --
 -- KEYS     see constants.lua
--- ARGV     where the last look ended ('0': begin with the first text), about how many texts to look at
--- returns  where this look ended ('0': behind the last text), how many texts were put right
+-- ARGV     where the last scan ended ('0': begin with the first entry), about how many entries to check
+-- returns  {where this scan ended ('0': behind the last entry), how many entries were repaired}
 local told = call('HSCAN', kv, ARGV[1], 'COUNT', ARGV[2])
 local repaired_entries, lost = 0, false
 

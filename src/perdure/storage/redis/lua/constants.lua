@@ -1,5 +1,5 @@
--- What every script begins with: the keys, numbers and formats that have a name, and the clock. Names cost nothing: they are
--- written into the text where they are used (see scripts.py).
+-- The beginning of every script: names for keys, numbers and formats, the clock, and checks of stored values. Names cost nothing,
+-- because scripts.py writes their values into the text where they are used.
 --
 -- KEYS  all keys of the store, in the order of keys.py; every script declares every key, so that a cluster can check them.
 local jobs, rows, lanes, schedule, aside, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -56,7 +56,7 @@ local function time_of_call(given)
   return time[1] * 1000000 + time[2]
 end
 
--- ---- values that somebody else wrote -----------------------------------------------------------------------------------
+-- ---- values that another program wrote ---------------------------------------------------------------------------------
 -- Other programs, operators and broken disks write into our keys. A script that fails in the middle leaves the others' jobs half
 -- moved, so every value is checked before it is used.
 local MOST = 9007199254740992 -- doubles are exact up to here
@@ -134,17 +134,16 @@ local function flaw_in(text)
   return flaw_in_rest(text, at, marks)
 end
 
--- A job that is to be set aside: unreadable.py does it. Nobody waits for it, and a full memory may refuse it.
+-- Mark a job that unreadable.py must set aside. Nothing depends on it, so a full memory may refuse it.
 local function mark_unreadable(id) redis.pcall('ZADD', unread, 0, id) end
 
--- Keep a value that cannot be read where it harms nobody, for `doctor` and export. `name`: of its key.
+-- Move a value that cannot be read out of the way and keep it, for `doctor` and export. `name`: of its key.
 local function set_value_aside(name, key, field, text, now)
   redis.pcall('HSET', unreadable, 'v' .. name .. '\0' .. field, struct.pack('<d', now) .. text)
   call('HDEL', key, field)
 end
 
--- Count up or down. What stands there and is no number, or is at its maximum, is counted anew by the audit. Until then nobody
--- starts under a limit of which that is true.
+-- Count up or down. The audit counts anew what is no number, or is at its maximum. Until then no job starts under such a limit.
 local function add_to(key, field, difference)
   if difference == 0 then return end
   local sum = redis.pcall('HINCRBY', key, field, difference)

@@ -1,9 +1,9 @@
 -- How many jobs of a key or chain are visible and in some states: a piece of the count.
 --
 -- KEYS     see constants.lua
--- ARGV     the name and its NUL, the member to go on behind ('': from the first), an id that does not count ('': none), rows to
---          look at, states as eight digits 0 or 1
--- returns  {how many, the last member that was looked at ('': there are no more)}
+-- ARGV     the name and its NUL, the member to continue behind ('': from the first), an id that does not count ('': none), rows to
+--          read, states as eight digits 0 or 1
+-- returns  {how many, the last member that was read ('': there are no more)}
 local name, last, other, budget, states = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local WANTED = 49 -- the digit 1
 local found, looked = 0, 0

@@ -1,8 +1,8 @@
--- Part of every verb after which edges may be looked at: settles them.
+-- Part of every verb after which edges must be resolved.
 --
--- Edges stand in `edges`: open ones as o, parent, f or s (the child's run_when), child, and as c, child, parent; closed ones,
--- which keep the parent from being pruned, as k, parent, child. `unresolved` names the parents whose edges are to be looked at.
--- Edges are resolved in rounds, each of which reads, decides, and writes; what a round adds is looked at in the next one.
+-- `edges` holds open edges as o, parent, f or s (the child's run_when), child, and as c, child, parent. Closed ones,
+-- which keep the parent from being pruned, as k, parent, child. `unresolved` names the parents whose edges must be resolved.
+-- Edges are resolved in rounds, each of which reads, decides, and writes; the next round resolves what a round adds.
 
 -- Close all edges that lead to a job.
 local function close_edges(child, kind, kept)
@@ -14,7 +14,7 @@ local function close_edges(child, kind, kept)
   end
 end
 
--- Look at edges that are unresolved, at most `limit`; gives how many were looked at. What is to be written must be written.
+-- Resolve at most `limit` edges; returns how many were visited. Call it after `write_all`.
 local function resolve(now, limit)
   local SUCCEEDED, SKIPPED = 5, 6
   -- result and reason as records.py packs them: none, and PARENT_CANCELLED
@@ -117,7 +117,7 @@ local function resolve(now, limit)
     end
   end
 
-  -- Gives whether all edges of this parent have been looked at.
+  -- Returns whether all edges of this parent have been visited.
   local function resolve_parent(parent)
     local row = rows_by_id[parent]
     if unreadable_ids[parent] or #parent ~= 16 then -- no id; or a job that is set aside first, and then looked at again

@@ -1,4 +1,4 @@
--- Put jobs on record, all or none, and settle what follows from their edges.
+-- Store jobs, all or none, and resolve their edges.
 --
 -- KEYS     see constants.lua
 -- ARGV     now ('': the server's clock), origin of signals, the jobs (see read_jobs in put_jobs.lua)

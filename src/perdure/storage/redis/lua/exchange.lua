@@ -1,4 +1,4 @@
--- Apply changes, note what began, then claim.
+-- Apply changes, write when handlers began, then claim jobs.
 --
 -- KEYS     see constants.lua
 -- ARGV     now, origin,
@@ -11,7 +11,7 @@
 -- returns  {an answer per change (see indexes.lua) as one text, queues that have ready jobs now, whether a job ended,
 --          microseconds until the next scheduled job or false, whether there are suspects, claimed records (see `add_records`;
 --          lists of them: see fast_claim.lua),
---          whether there is more to settle, ids of jobs that are to be set aside}; or {'orphan', job, parent} when nothing was written
+--          whether edges are left to resolve, ids of jobs that are to be set aside}; or {'orphan', job, parent} when nothing was written
 
 local WAITING_SCOPE = 1
 local now, origin = time_of_call(argument()), argument()
@@ -23,7 +23,7 @@ for _, row in pairs(apply_starts(begun)) do save(row) end
 local pending = #answers + begun > 0
 local want_count = tonumber(argument())
 
--- A claim looks at lanes, schedule and limits: what changes there is written first, everything else once, at the end.
+-- A claim reads lanes, schedule and limits, so changes of these are written first. Everything else is written once, at the end.
 local resolves = additions[unresolved] or call('ZCARD', unresolved) > 0
 if pending and (want_count < 0 or resolves or additions[lanes] or removals[lanes] or additions[schedule] or removals[schedule] or removals[limits]
   or additions[limits] or next(slot_changes)) then
@@ -83,7 +83,7 @@ local function claim(row, member, lane)
   return save(row)
 end
 
--- Whether the row stands where the index says. One that nobody has claimed has never left its lane.
+-- Whether a row is where the index has it. A row that was never claimed has never left its lane.
 local function belongs(row, member)
   return row and row[STATE] == READY and not has(row, PARKED) and (not has(row, RAN) or lane_member(row) == member)
 end
@@ -199,7 +199,7 @@ local function claim_limited(want)
   want.more = limit_claimer.admit(want, want.limit, start)
 end
 
--- When a limited job may start that is wanted still; nil: nobody can tell.
+-- When the next limited job may start that a want asks for; nil: unknown.
 local function next_start()
   limit_claimer.finish()
   local again, found = nil, false

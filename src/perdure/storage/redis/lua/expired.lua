@@ -5,7 +5,7 @@
 -- returns  records (see `add_records`)
 local now, limit = time_of_call(ARGV[1]), tonumber(ARGV[2])
 
--- What the index says of a row that does not agree is put right: else it would be looked at for ever.
+-- An index entry that contradicts its row is corrected, because it would be read again and again.
 local over, skipped = {}, 0
 while #over < limit do
   local ids = call('ZRANGEBYSCORE', expiring, '-inf', now, 'LIMIT', skipped, AT_ONCE)

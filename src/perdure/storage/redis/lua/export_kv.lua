@@ -1,4 +1,4 @@
--- The whole shelf, by kind and name.
+-- Export kv entries, by kind and name.
 --
 -- KEYS     see constants.lua
 -- ARGV     kind NUL name to begin behind ('': from the first), limit

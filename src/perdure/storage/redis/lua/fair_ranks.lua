@@ -1,4 +1,4 @@
--- Part of every verb that puts jobs on record: ranks in fair queues, where each tenant's jobs follow one another at a distance.
+-- Part of every verb that stores jobs: ranks in fair queues, where each tenant's jobs follow one another at a distance.
 -- Made anew where a queue is fair. Gives a function: the rank of a job, for which its tenant has paid then.
 local function fair_ranks(now)
   local balances, floors = {}, {}

@@ -1,6 +1,6 @@
--- The beginning of enqueue: jobs as nearly all are go a short way, before anything else of the script is made. They are of one
--- shape, ready at once, without key, parents, limits, tenant or time to expire, new, and for queues without settings. The others
--- go on below, with nothing written.
+-- The fast path of enqueue, before the rest of the script creates its functions. It stores new jobs of one shape that are ready at
+-- once, without key, parents, limits, tenant or time to expire, in queues without settings. For any other job it writes nothing,
+-- and the general path below runs.
 local function try_fast_enqueue(now, origin)
   local options, priority, waits, min_version, scope, lease, time, expires, _, lane, more = struct.unpack(SHAPE, ARGV[4])
   local length = #ARGV[5] / 2

@@ -16,7 +16,7 @@ local function try_fast_success(length, now)
     return plain and guard == BY_HOLD and report.state > RUNNING and report.state ~= DEAD_STATE and report
   end
 
-  -- How a row that runs is written when it ends: what stands before and behind the time of its start.
+  -- The new text of a running row that ends: what comes before and behind the time of its start.
   local function kind_of(text, report)
     if not text or flaw_in(text) or bit.band(struct.unpack('<H', text, 2), RAN) == 0 then return false end
     local state, marks, version, attempt, _, _, stamp, _, _, started_at, _, _, _, _, at = struct.unpack(RUN, text)

@@ -1,4 +1,4 @@
--- The jobs that still wait for others.
+-- List the jobs that still wait for these jobs.
 --
 -- KEYS     see constants.lua
 -- ARGV     ids

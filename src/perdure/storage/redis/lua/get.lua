@@ -1,4 +1,4 @@
--- Jobs by id.
+-- Read jobs by id.
 --
 -- KEYS     see constants.lua
 -- ARGV     ids

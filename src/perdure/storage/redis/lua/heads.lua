@@ -1,11 +1,11 @@
--- Part of every verb that moves jobs: the heads of the lanes.
+-- Part of every verb that moves jobs: keeps the heads of lanes.
 --
--- The first member of each lane stands in `heads` once more: kind and version as in the lane, task NUL routing key NUL, place
+-- `heads` holds the first member of each lane once more: kind and version as in the lane, task NUL routing key NUL, place
 -- (priority, rank, id), queue NUL, when it expires. A claim for every queue merges these heads by task and routing key, so it reads as
 -- many of them as it takes jobs, however many queues there are. Lanes of a paused queue have no head.
 local function lane_of(member) return string.match(member, '^..[^%z]*%z[^%z]*%z[^%z]*%z') end
 
--- The first member of a lane. One that is too short or too long is nobody's, and is removed.
+-- The first member of a lane. A member of another length is not ours, and is removed.
 local function first_of_lane(lane)
   while true do
     local member = call('ZRANGE', lanes, '[' .. lane, '(' .. string.sub(lane, 1, -2) .. '\1', 'BYLEX', 'LIMIT', 0, 1)[1]

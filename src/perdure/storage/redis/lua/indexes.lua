@@ -1,4 +1,4 @@
--- Behind the prelude, for every verb: the places of a row in the indexes, holds, and records as they are told.
+-- Part of every verb: the members of a row in the indexes, checks of holds, and records in an answer.
 -- Numbers as eight bytes whose order is theirs. Within a script most of them are the same.
 local last_sortable, last_text
 
@@ -50,7 +50,7 @@ local function lane_member(row)
   return lane_prefix(has(row, SUSPECT) and 's' or 'r', row[LANE], details(row).min_version) .. lane_suffix(row)
 end
 
--- A parked job stands in a line: its gate (16 bytes that stand for its limits) and the start of its lane.
+-- A parked job is in a line: its gate (16 bytes that stand for its limits) and the start of its lane.
 local function line_of(row)
   local kind = has(row, SUSPECT) and 's' or 'r'
   return sub(more_of(row), 1, 16) .. lane_prefix(kind, row[LANE], details(row).min_version)
@@ -74,7 +74,7 @@ end
 local function leave(key, member) append(removals, key, member) end
 local function join(key, member) append(additions, key, 0, member) end
 
--- A ready job that is parked or has a share stands in several places.
+-- A ready job that is parked or has a share is in several indexes.
 local function move_special(row, move)
   move(aside, aside_member(READY, row[LANE], details(row).run_at, row[ID]))
   if not has(row, PARKED) then return move(lanes, lane_member(row)) end
@@ -232,7 +232,7 @@ local function check_hold(row, attempt, stamp)
   return why_lost(row, attempt, stamp)
 end
 
--- Until when leases were given: a clock that stands before it went back.
+-- Write when the last lease was given. If the clock shows an earlier time, it went back.
 local function note_lease_time(now)
   local last = number_in(meta, 'given')
   if not last or last < now then append(field_writes, meta, 'given', string.format('%.0f', now)) end
@@ -240,7 +240,7 @@ end
 
 local HOLD = '<c16I4c8d' -- id, attempt, stamp, and when the handler began
 
--- Note when handlers began (so many arguments follow), for holds that stand. Gives the rows that changed.
+-- Set when handlers began (so many arguments follow), for holds that are still valid. Returns the rows that changed.
 local function apply_starts(length)
   local began, ids = {}, {}
   for number = 1, length do
@@ -259,7 +259,7 @@ local function apply_starts(length)
   return changed_rows
 end
 
--- Whether an id stands before another; bytes are compared as numbers. What is no id stands behind all.
+-- Whether an id sorts before another; bytes are compared as numbers. What is no id sorts last.
 local function id_before(one, other)
   if #one < 16 or #other < 16 then return #one > #other end
   local a, b = { parse('>I4I4I4I4', one) }, { parse('>I4I4I4I4', other) }

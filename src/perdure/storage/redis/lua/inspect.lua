@@ -1,4 +1,4 @@
--- Some more jobs, to be looked at for what cannot be read. Long bodies are left to whoever claims them.
+-- Read some more jobs, so that Python finds those that cannot be read. Long bodies are checked when they are claimed.
 --
 -- KEYS     see constants.lua
 -- ARGV     about how many jobs, where to go on ('0': from the start)

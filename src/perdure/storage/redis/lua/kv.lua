@@ -1,10 +1,10 @@
--- Part of the verbs of the shelf: texts by kind and name.
+-- Part of the verbs of the kv table: entries by kind and name.
 --
 -- `kv`: kind NUL name → version, due_at, job (or nothing) and the text. `kv_index` finds them: n, kind NUL name; d, kind NUL
 -- due_at name; j, job, kind NUL name. Kinds and names are escaped: they contain no NUL.
 local KV_ENTRY = '<ddHc0' -- version, due_at, job; the text follows
 
--- A row of the shelf: version, due_at, job, text. nil, if it cannot be read.
+-- Read an entry: version, due_at, job, text. nil, if it cannot be read.
 local function parse_entry(text)
   local fine, version, due_at, job, at = pcall(parse, KV_ENTRY, text)
   if not fine or not is_whole(version) or not is_whole(due_at) or (#job ~= 0 and #job ~= 16) then return nil end
@@ -21,7 +21,7 @@ local function move_entry(field, row, move)
   if row.job ~= '' then move(kv_index, 'j' .. row.job .. field) end
 end
 
--- What belongs to a job goes with it.
+-- Remove the entries that belong to a job.
 local function remove_entries(job)
   local prefix = 'j' .. job
   for _, member in ipairs(call('ZRANGEBYLEX', kv_index, '[' .. prefix, below_prefix(prefix))) do

@@ -1,4 +1,4 @@
--- Texts of a kind.
+-- Read entries of a kind.
 --
 -- KEYS     see constants.lua
 -- ARGV     now, kind, 'names', 'due' or 'all', limit, job ('': of any), then names
@@ -10,7 +10,7 @@ local function add_entries(fields, most)
   each_slice(fields, AT_ONCE, function(from, to)
     for number, text in ipairs(call('HMGET', kv, unpack(fields, from, to))) do
       local row = text and parse_entry(text)
-      -- one that cannot be read is told too, and set aside then
+      -- an unreadable one is in the answer too, and Python sets it aside
       if text and #answer < 2 * most and (not row or job == '' or row.job == job) then
         answer[#answer + 1] = sub(fields[from + number - 1], #kind + 2)
         answer[#answer + 1] = text

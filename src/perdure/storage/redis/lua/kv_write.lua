@@ -1,16 +1,16 @@
--- Write on the shelf, each text under its guards and with its jobs.
+-- Write kv entries, each under its guards and with its jobs.
 --
 -- KEYS     see constants.lua
--- ARGV     now, origin, number of writes, then for each: what it says (see WRITE), kind NUL name, text, the hold (see HOLD)
+-- ARGV     now, origin, number of writes, then for each: the write (see WRITE), kind NUL name, text, the hold (see HOLD)
 --          and the jobs (see read_jobs in put_jobs.lua), the last three if its options say so
 -- returns  {an answer per write as one text: 1, it took hold, or 0; queues that have ready jobs now, whether a job ended}, or
---          what an enqueue says of jobs that cannot be stored, and nothing was written
+--          the answer of an enqueue that stored nothing; then nothing was written
 local WRITE = '<BddHc0' -- options, version that must be there, due_at, job
 local WITH_TEXT, WITH_HOLD, WITH_JOBS = 1, 2, 4
 local now, origin = time_of_call(argument()), argument()
 local writer = job_writer(now)
 
-local found = {} -- rows of the shelf as this list has left them; false: there is none
+local found = {} -- entries as this script has left them; false: there is none
 local before = {} -- and as they were
 
 local function row_at(field)

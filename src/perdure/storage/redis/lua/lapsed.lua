@@ -1,12 +1,12 @@
--- Jobs whose lease is over, the longest over first. Leases that reach too far are cut first.
+-- List jobs whose lease is over, the longest over first. Leases that reach too far are shortened first.
 --
 -- KEYS     see constants.lua
--- ARGV     now, limit, the longest lease to look at
+-- ARGV     now, limit, the longest lease to return
 -- returns  {records (see `add_records`), some ids of jobs that are to be set aside, whether the audit should count anew, and
---          whether it should look at all rows}
+--          whether it should check all rows}
 local now, limit, longest = time_of_call(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
--- A lease reaches further than now + lease only if it was given after now: then the clock went back, and all are looked at.
+-- A lease reaches further than now + lease only if it was given after now: then the clock went back, and all leases are checked.
 local function shorten_leases()
   local ids = call('ZRANGE', leases, 0, -1)
   load_rows(ids)
@@ -28,7 +28,7 @@ for _, key in ipairs({ lanes, heads, aside, ended, named, limits, edges, kv_inde
 
 if call('EXISTS', heads) == 0 and call('EXISTS', paused) == 0 and call('EXISTS', lanes) == 1 then make_heads() end
 
--- What the index says of a row that does not agree is put right, so that nobody is reaped in vain again and again.
+-- An index entry that contradicts its row is corrected, so that no job is reaped again and again without need.
 local function is_over(id)
   local row = rows_by_id[id]
   if not row or not has(row, HELD) then

@@ -1,7 +1,7 @@
--- Part of exchange: claims of jobs under limits. Who may start is said in storage/rules/limits.py; gates are kept by limit_gates.lua.
+-- Part of exchange: claims jobs under limits. storage/rules/limits.py says which may start; limit_gates.lua keeps the gates.
 --
--- A claim merges the heads of open gates, best first. A gate that it finds full is closed: from then on nobody looks at it
--- until a hold under its key is given up, or its rate lets the next one start. How many run under a key stands in its slot (see indexes.lua);
+-- A claim merges the heads of open gates, best first. A gate that it finds full is closed: from then on no claim reads it
+-- until a hold under its key is given up, or its rate lets the next one start. Its slot says how many run under a key (see indexes.lua);
 -- starts are remembered one by one (n, key NUL instant window id attempt). Made anew where it is needed.
 -- `fresh_of`: what is known of a row by its text alone, if it was never claimed (see exchange.lua).
 local function limit_claims(now, fresh_of)
@@ -50,7 +50,7 @@ local function limit_claims(now, fresh_of)
 
   local function has_rate(limit) return limit.starts ~= NONE and limit.window ~= NONE end
 
-  -- Why a gate lets nobody through; nil: it does.
+  -- Why no job of a gate may start; nil: one may.
   local function why_closed(gate)
     for _, limit in ipairs(limits_of(gate)) do
       if limit.most ~= NONE then
@@ -126,7 +126,7 @@ local function limit_claims(now, fresh_of)
       and listed(want.queues, queue) and listed(want.tasks, task) and (not want.routing or want.routing == routing)
   end
 
-  -- Closed gates that this script has not looked at, in the order in which they are found again.
+  -- Closed gates that this script has not visited, in the order in which they are found again.
   local function unseen_gates(from, to)
     local found, skipped = {}, 0
     while #found < REOPENED do
@@ -233,7 +233,7 @@ local function limit_claims(now, fresh_of)
     return room
   end
 
-  -- Where nobody else is a candidate, those of a line who were never claimed start one behind the other. Gives how many.
+  -- If one line has the only candidates, its jobs that were never claimed start one after the other. Returns how many.
   local function start_in_line(heap, limit, start)
     local source, started = heap[1], 0
     local at, line, gate = #source.lane + 13, sub(source.lane, 2), nil

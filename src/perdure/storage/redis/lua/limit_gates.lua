@@ -1,7 +1,7 @@
 -- Part of every verb that moves jobs under limits: keeps their gates.
 --
--- Parked jobs stand in `limits` in lines: p, gate, lane, place (see in_line). A gate is open or closed. The head of each line
--- of an open gate stands there once more, as o, lane, place, gate: a claim merges these heads, and never meets those who wait
+-- `limits` holds parked jobs in lines: p, gate, lane, sort key (see line_member). A gate is open or closed. The head of each line
+-- of an open gate is there once more, as o, lane, place, gate: a claim merges these heads, and never reads jobs
 -- behind a closed gate. A claim for every queue reads the same heads as q, kind and version, task NUL routing key NUL, place,
 -- queue NUL, gate: one range for each task and routing key, however many queues there are. A paused queue has no q. `gates` knows the head of each line (h, line). A closed gate is noted there too (c, gate) with the
 -- member of `limits` by which it is found again: b, key NUL closed_at gate when a key is used up, or t, opens_at gate. `gates`

@@ -1,5 +1,5 @@
--- Move keys away that hold something of another type than ours, so that they stop nobody. What stood there before is made again
--- from the rows by the audit, as far as that is possible.
+-- Rename keys of another type than ours, so that they stop nothing. The audit makes what was there again from the rows, as far as
+-- that is possible.
 --
 -- KEYS     see constants.lua; then, in the same order, where each of them is moved to
 -- ARGV     now, the names of the keys and their types as JSON

@@ -1,4 +1,4 @@
--- How long it takes until a lease is over.
+-- Tell how long it takes until the next lease is over.
 --
 -- KEYS     see constants.lua
 -- ARGV     now

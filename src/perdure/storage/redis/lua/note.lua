@@ -1,8 +1,8 @@
--- Write progress and log lines for holds that stand.
+-- Write progress and log lines for holds that are still valid.
 --
 -- KEYS     see constants.lua
 -- ARGV     origin, lines kept, then for each note: the hold (see HOLD), progress ('=' and the text, or ''), number of lines, lines
--- returns  {an answer per note (see indexes.lua) as one text, whether progress was told}
+-- returns  {an answer per note (see indexes.lua) as one text, whether progress was written}
 local LINE = '<I4c0'
 local most = tonumber(ARGV[2])
 

@@ -1,4 +1,4 @@
--- Part of every verb that puts jobs on record: those among them that wait for others.
+-- Part of every verb that stores jobs: jobs that wait for others.
 -- Made anew where there are such jobs. `planned`: the jobs that this script puts on record, by id.
 local function parent_links(planned)
   local LINK = '<I4I4' -- the place of `after` in the body (first byte, first byte behind); then the parents' ids
@@ -23,7 +23,7 @@ local function parent_links(planned)
     return '\219' .. pack('>I4', #text) .. text
   end
 
-  -- Let a job wait for those who stand for parents that were duplicates.
+  -- Replace parents that were duplicates by the jobs that own their keys.
   local function replace_duplicates(job, owner_instead)
     local redirected, seen, differs = {}, {}, false
     for _, parent in ipairs(job.parents) do
@@ -54,7 +54,7 @@ local function parent_links(planned)
     return found
   end
 
-  -- Somebody who would wait for a job that is neither on record nor new.
+  -- A job whose parent is neither stored nor new.
   local function orphan_among(asked, new)
     local older = {}
     for _, job in ipairs(asked) do

@@ -1,7 +1,7 @@
--- What every verb shares: rows as texts and tables, what is to be written, and ways along an index.
+-- Part of every verb: rows as texts and tables, the list of planned writes, and walks along an index.
 --
--- A script is no transaction: what it has written stays when it fails. So every verb reads and checks all, notes what is to
--- be written, and writes it in one go (`write_all`). Rows are lifted out of all indexes before they change and set back
+-- A script is no transaction: what it has written stays when it fails. So every verb reads and checks all, collects the
+-- writes, and writes them in one go (`write_all`). A row leaves all indexes before it changes and enters them again
 -- afterwards, so that no change can forget one.
 --
 -- Two texts are never compared with < here: Lua compares by the server's locale. The server's own order is by bytes.
@@ -40,7 +40,7 @@ local function parse_row(id, text)
     keep_last, leased_by, sub(text, at), id, lease, scope, lane, false }
 end
 
--- The same for a text that somebody else may have written; nil if it makes no row. Rows with the same text are checked once.
+-- The same for a text that another program may have written; nil if it is no row. Rows with the same text are checked once.
 local flaws = {}
 
 local function read_row(id, text)
@@ -187,7 +187,7 @@ local function write_counts()
   for slot, difference in pairs(slot_changes) do add_to(gates, slot, difference) end
 end
 
--- A parent whose edges are to be looked at.
+-- Mark a parent whose edges must be resolved.
 local function mark_unresolved(id) append(additions, unresolved, 0, id) end
 
 -- The lanes whose members are about to leave or to join, each with its first member, or false.
@@ -220,10 +220,10 @@ local function write_all()
   removals, additions, field_removals, field_writes, count_changes, slot_changes = {}, {}, {}, {}, {}, {}
 end
 
--- Whoever empties the server under a running app takes the format's number away; jobs bring it back.
+-- The number of the format is gone if the server was emptied under a running app; the next job brings it back.
 local function note_format() call('HSETNX', meta, 'format', FORMAT) end
 
--- Tell other processes; they may be forbidden to us, and nobody waits for a signal.
+-- Wake other processes. We may be forbidden to publish, and nothing depends on a signal.
 local function publish_signals(origin)
   local names = {}
   for queue in pairs(ready_queues) do names[#names + 1] = queue end

@@ -1,4 +1,4 @@
--- Take away ended jobs that are no longer kept, and window keys that are over. Within ten minutes after its end a job is only
+-- Remove ended jobs whose retention is over, and window keys that are over. Within ten minutes after its end a job is only
 -- hidden, so that a repeated enqueue finds it.
 --
 -- KEYS     see constants.lua
@@ -16,8 +16,8 @@ local function choose(id)
 end
 
 -- ---- who is needed -------------------------------------------------------------------------------------------------------
--- A job that somebody waits for, or has waited for and not ended, stays. Edges of children that have ended are removed as they
--- are met, so many in a call.
+-- A job stays while a follower waits for it, or has waited for it and not ended. Edges of followers that have ended are removed on
+-- the way, so many in a call.
 local LATER = 60000000 -- microseconds until those are looked at again that are met in vain in great numbers
 local edges_left, some_unresolved = 20 * AT_ONCE, call('EXISTS', unresolved) == 1
 

@@ -1,5 +1,5 @@
--- Part of every verb that puts jobs on record: what becomes of new jobs, and where they are put.
--- Made anew by each script that needs it, so that the others do not pay for it.
+-- Part of every verb that stores jobs: reads new jobs from the arguments, finds duplicates and full queues, and stores the rest.
+-- Only scripts that need it call it, so that the others do not create its functions.
 local function job_writer(now)
   local AT, EXTRAS, TENANT, AFTER, WHEN_FINISHED = 1, 2, 4, 8, 16 -- options: an instant; what follows each job; run_when
   local ANY, WINDOW = 3, 4 -- scopes whose keys are kept apart from the rows
@@ -35,8 +35,8 @@ local function job_writer(now)
   -- A job that was never claimed has a short row; without key and names it is the same for all jobs of a shape.
   local function fresh_text(shape, state, marks) return pack(HEAD, state, marks, 1) .. rest_of(shape.rest) end
 
-  -- The jobs that the next arguments tell of: number of shapes, the shapes, the shape of each job as two bytes each, then
-  -- for each job: id, body and, if its shape says so, unique key and names, the tenant who pays, parents (see parents.lua).
+  -- Read jobs from the next arguments: number of shapes, the shapes, the shape of each job as two bytes each, then
+  -- for each job: id, body and, if its shape has them, unique key and names, the tenant who pays, parents (see parents.lua).
   local function read_jobs()
     local at, shapes = arguments_read + 1, {}
     local shape_count = tonumber(ARGV[at])

@@ -1,4 +1,4 @@
--- Every queue that has settings or waiting jobs.
+-- List every queue that has settings or waiting jobs.
 --
 -- KEYS     see constants.lua
 -- ARGV     now

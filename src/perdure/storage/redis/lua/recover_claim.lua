@@ -1,4 +1,4 @@
--- What a worker holds under a stamp.
+-- List the jobs that a worker holds under a stamp.
 --
 -- KEYS     see constants.lua
 -- ARGV     worker, stamp

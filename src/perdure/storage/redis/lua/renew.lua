@@ -1,4 +1,4 @@
--- Note what began, then prolong leases; or only say whether holds stand.
+-- Write when handlers began, then renew leases; or only check holds.
 --
 -- KEYS     see constants.lua
 -- ARGV     now, 'renew' or 'check', the lease that is asked for or '', number of notes of what began, the notes, then the holds (see HOLD)

@@ -1,4 +1,4 @@
--- Put jobs on record exactly as they are, in place of what is known under their ids.
+-- Store jobs exactly as they are, in place of those with the same ids.
 --
 -- KEYS     see constants.lua
 -- ARGV     now, origin, how many accounts hold at least so much, then account and rank of each, then for each job: id, row, body, the ids that it waits for and those that it is kept for, each as one

@@ -1,4 +1,4 @@
--- Put kept keys on record exactly as they are.
+-- Store kept keys exactly as they are.
 --
 -- KEYS     see constants.lua
 -- ARGV     for each: key, until when (eight bytes) and job

@@ -1,4 +1,4 @@
--- Put texts on the shelf exactly as they are, in place of what is there.
+-- Write kv entries exactly as they are, in place of those under the same names.
 --
 -- KEYS     see constants.lua
 -- ARGV     for each: kind NUL name, text (see kv.lua)

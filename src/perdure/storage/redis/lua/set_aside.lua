@@ -1,4 +1,4 @@
--- Write what stands for jobs that cannot be read, if their rows are as they were found, and keep what was found.
+-- Replace jobs that cannot be read, if their rows are as they were found, and keep what was found.
 --
 -- KEYS     see constants.lua
 -- ARGV     now, origin, then for each job: id, row as it was found ('': none), row, body, outcome, errors, progress, what is kept; all

@@ -1,4 +1,4 @@
--- A worker's sign of life, its leave, or the workers seen lately; older ones are forgotten.
+-- Write a worker's heartbeat, remove a worker, or list the workers seen lately; older ones are removed.
 --
 -- KEYS     see constants.lua
 -- ARGV     now, then 'beat', worker, text, or 'leave', worker, or 'list', microseconds
