@@ -1,4 +1,4 @@
-"""Answers of scripts as the contract has them."""
+"""Turns answers of scripts into the verdicts and errors of the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What store addresses need of this store."""
+"""Makes a store, or the ledger of its migrations, for a checked address."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .store import RedisStorage
 
 
 def storage(address: Address, **options: Any) -> RedisStorage:
-    """The store of a checked address."""
+    """Make the store of an address; `open` connects it."""
     return RedisStorage(address, **options)
 
 
 def open_ledger(address: Address) -> tuple[RedisLedger, list[Migration], Callable[[], None]]:
-    """Where the format of the keys is noted."""
+    """The ledger that holds the number of the format, the migrations, and what closes it."""
     ledger = RedisLedger(address)
     return ledger, load_migrations(address), ledger.close

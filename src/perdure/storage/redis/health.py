@@ -43,7 +43,7 @@ async def check_store(client: RedisClient, demand: Demand, migrate: bool) -> Non
 
 
 async def _wait_for_server(client: RedisClient) -> None:
-    """A server that is not there is told soon; one that loads its data is waited for."""
+    """Wait for a server that loads its data. A server that is not there raises StoreError soon."""
     if client.address.ca is not None:
         _check_certificates(client.address.ca, str(client.address))
     try:
@@ -73,7 +73,7 @@ def _check_server(settings: Settings, place: str) -> None:
 
 
 async def _check_format(client: RedisClient, migrate: bool) -> None:
-    """The keys under our prefix are ours, and of a format that we know. Looked at in one step: others may open it too."""
+    """Check that the keys are ours and of a known format. One script does it, because others may open the store too."""
     question = [FORMAT, "migrate" if migrate else "check", json.dumps(list(TYPES.values()))]
     told = await client.run("schema_version", question, repeat=True)
     if told[0] == b"damaged":  # one key of ours was overwritten
@@ -113,7 +113,7 @@ def _check_durability(settings: Settings, place: str, demand: Demand) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the server says about itself. None: it does not say (managed servers often forbid CONFIG)."""
+    """Settings of the server. None: unknown, because managed servers often forbid CONFIG."""
 
     appendonly: bool
     appendfsync: str | None
@@ -166,7 +166,7 @@ def durability_of(settings: Settings) -> Durability:
 
 
 def refuse_eviction(settings: Settings, place: str) -> None:
-    """A server that makes room by deleting keys would delete jobs."""
+    """Refuse a server that deletes keys when its memory is full: it would delete jobs."""
     if settings.policy != "noeviction" and not settings.policy.startswith("volatile"):
         raise StoreMisconfigured(
             f"{place}: its maxmemory-policy is {settings.policy}, so a full memory deletes jobs: run "

@@ -71,7 +71,7 @@ class Keys:
 
 # ---- ids -------------------------------------------------------------------------------------------
 def id_bytes(id: str) -> bytes | None:
-    """The bytes of an id; None for a text that is none."""
+    """The bytes of an id; None if the text is no id."""
     try:
         found = bytes.fromhex(id.replace("-", ""))
     except ValueError:
@@ -92,7 +92,7 @@ def require_id(id: str) -> bytes:
 
 
 def id_texts(ids: bytes) -> list[str]:
-    """Ids that stand one behind the other."""
+    """Split ids that are joined to one text."""
     return [b"-".join(parts).decode() for parts in _PARTS.iter_unpack(ids.hex().encode())]
 
 
@@ -102,7 +102,7 @@ def stamp_bytes(stamp: int) -> bytes:
 
 # ---- names -----------------------------------------------------------------------------------------
 def escape(text: str) -> bytes:
-    """A text without NUL, so that NUL can end it."""
+    """Write a text without NUL, so that NUL can end it."""
     raw = text.encode()
     return raw.replace(b"\x01", b"\x01\x02").replace(b"\x00", b"\x01\x01") if b"\x00" in raw or b"\x01" in raw else raw
 
@@ -114,7 +114,7 @@ def unescape(raw: bytes) -> str:
 
 
 def readable_names(raws: Iterable[bytes]) -> list[str]:
-    """Names in an answer, without those that are no text."""
+    """Names in an answer, without those that are not UTF-8."""
     names = []
     for raw in raws:
         try:
@@ -125,7 +125,7 @@ def readable_names(raws: Iterable[bytes]) -> list[str]:
 
 
 def account_bytes(account: Account) -> bytes:
-    """A tenant's account in a queue and priority, as in lua/put_jobs.lua."""
+    """A tenant's account in a queue and priority, as in lua/fair_ranks.lua."""
     return b"\x00".join((escape(account.queue), str(account.priority).encode(), (account.tenant or "").encode()))
 
 
@@ -146,7 +146,7 @@ def parts_of(lane: bytes) -> tuple[str, str, str | None]:
 
 
 def names_of(job: NewJob | Record) -> bytes:
-    """What a job can be found by, beside its id: key and chain."""
+    """The names under which a job is indexed: its key and its chain."""
     names = b""
     if job.key is not None:
         names += b"k" + escape(job.key) + b"\x00"

@@ -81,7 +81,7 @@ def _with_length(text: bytes) -> bytes:
 
 @lru_cache(maxsize=4096)
 def gate_of(limits: str) -> bytes:
-    """Sixteen bytes that stand for these limits, then each of them."""
+    """A digest of these limits (16 bytes), then each of them."""
     parts = [blake2b(limits.encode(), digest_size=16).digest()]
     for limit in limits_of(limits):
         numbers = (_or_none(number) for number in (limit.most, limit.starts, limit.window))
@@ -120,7 +120,7 @@ BODY_DEFAULTS = {
 
 
 class Body(msgspec.Struct, array_like=True, gc=False):
-    """What never changes about a job, but for what stands in its row."""
+    """The fields of a job that never change and are not in its row."""
 
     payload: str
     max_attempts: int | None
@@ -137,7 +137,7 @@ class Body(msgspec.Struct, array_like=True, gc=False):
 
 
 class Outcome(msgspec.Struct, array_like=True, gc=False):
-    """What a change says of a job's end; the two are always written together."""
+    """Result and reason of a job that ended; they are always written together."""
 
     result: str | None
     reason: str | None
@@ -167,14 +167,14 @@ def body_of(job: NewJob | Record) -> bytes:
 
 
 def bodies_of(template: NewJob, payloads: Iterable[str]) -> list[bytes]:
-    """The bodies of jobs that have nothing of their own but their payload, which stands first."""
+    """The bodies of jobs that differ only in their payload, which comes first."""
     whole = body_of(template)
     behind = whole[1 + len(encode(template.payload)) :]
     return [BODY_START + encode(payload) + behind for payload in payloads]
 
 
 def position_of_after(job: NewJob) -> tuple[int, int]:
-    """Where `after` stands in the body: how many bytes come before it, and how many it ends with."""
+    """The position of `after` in the body: its first byte, and the first byte behind it."""
     behind = encode((None if job.run_when == "succeeded" else job.run_when, job.limits))
     ends = len(body_of(job)) - len(behind) + 1
     return ends - len(encode(job.after)), ends
@@ -213,7 +213,7 @@ def template_of(lane: bytes) -> Record:
 
 
 def row_of(record: Record, *, has_log: bool) -> bytes:
-    """The row of a record that comes from elsewhere. Jobs that are enqueued get theirs from the script."""
+    """Pack the row of a record from another store. Scripts make the rows of enqueued jobs."""
     marks = (
         RAN
         | record.suspect * SUSPECT

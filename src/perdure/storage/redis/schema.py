@@ -1,4 +1,4 @@
-"""The format of the keys as one noted number, for `perdure migrate` and for opening a store."""
+"""The format of the keys: one number in the key `meta`, for `perdure migrate` and for opening a store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def load_migrations(address: Address) -> list[Migration]:
 
 
 class RedisLedger:
-    """Where the format is noted, on a connection of its own."""
+    """Reads and writes the number of the format, on a connection of its own."""
 
     made_of = "keys"
 

@@ -1,4 +1,4 @@
-"""Questions to the store as arguments of its scripts. The layouts are those that the scripts' heads name."""
+"""Packs jobs, changes, claims and notes into the arguments of scripts. The heads of the scripts name the layouts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _KEY_MOVES = {KeyMove.LEAVE: 0, KeyMove.FREE: _FREES_KEY, KeyMove.TAKE: _TAKES_K
 
 # ---- enqueue ---------------------------------------------------------------------------------------
 def pack_jobs(jobs: Sequence[NewJob]) -> list[Argument]:
-    """Shapes first: most jobs of a list differ only in id and body."""
+    """Pack new jobs. Their shapes come first, because most jobs of a list differ only in id and body."""
     if len(jobs) == 1 and is_ordinary(job := jobs[0]):
         return [1, _ordinary_shape(job), b"\x00\x00", require_id(job.id), body_of(job)]
     if isinstance(jobs, UniformJobs) and is_ordinary(jobs.template) and (ids := _join_ids(jobs.ids)) is not None:
@@ -93,7 +93,7 @@ def pack_jobs(jobs: Sequence[NewJob]) -> list[Argument]:
 
 
 def _pack_uniform(jobs: UniformJobs, ids: bytes) -> list[Argument]:
-    """Plain jobs that differ only in id and payload."""
+    """Pack ordinary jobs that differ only in id and payload."""
     arguments: list[Argument] = [1, _ordinary_shape(jobs.template), bytes(2 * len(jobs))]
     arguments += [b""] * (2 * len(jobs))
     arguments[3::2] = [ids[at : at + 16] for at in range(0, len(ids), 16)]
@@ -148,7 +148,7 @@ def _shape(job: NewJob, extras: bool) -> bytes:
 
 # ---- exchange --------------------------------------------------------------------------------------
 def pack_changes(listed: Sequence[Change]) -> list[Argument]:
-    """Ends as usual come in runs of which the same is said; others one by one."""
+    """Pack changes. Plain successes come in runs with a common part; if there are others, all come one by one."""
     if listed and are_ordinary_successes(listed) and (ids := _join_ids([change.id for change in listed])) is not None:
         return [len(listed), *_pack_runs(listed, ids)]
     arguments: list[Argument] = [len(listed), 0]
@@ -176,12 +176,12 @@ def _pack_runs(listed: Sequence[Change], ids: bytes) -> list[Argument]:
 
 
 def _common_part(change: Change) -> tuple[object, ...]:
-    """What those of a run have in common."""
+    """The part that the successes of a run share."""
     return change.guard, change.failures, change.keep, change.result is None, change.started_at is None
 
 
 def _join_ids(ids: Sequence[str]) -> bytes | None:
-    """Ids as bytes, one behind the other; None if one of them is none."""
+    """Join ids as bytes; None if one of them is no id."""
     text = "".join(ids).replace("-", "")
     try:
         joined = bytes.fromhex(text)

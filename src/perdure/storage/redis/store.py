@@ -394,7 +394,7 @@ class RedisStorage(Storage):
         return self._client
 
     def _time(self) -> Any:
-        """What time it is, for the scripts; nothing, when the server's own clock is to say it."""
+        """The time for the scripts; empty if they use the server's clock."""
         return "" if self._clock is None else self._clock()
 
     def _notify(self, ready: Any, changed: bool) -> None:

@@ -88,7 +88,7 @@ class Connections:
             self._pool = AsyncRedis(**options).connection_pool
 
     async def _read_refusal(self) -> ResponseError | None:
-        """What a server says before it hangs up on a client that it does not accept. redis-py speaks first and loses it."""
+        """Read why a server closes new connections. It sends that at once; redis-py writes first and loses it."""
         address = self._address
         if address.sentinels:
             return None

@@ -1,4 +1,4 @@
-"""What goes wrong between us and the server, in words that say what to do.
+"""Turns errors of redis-py into StoreErrors that say what to do.
 
 Three kinds matter to the caller of a command. *Refused*: the server said no, and saying it again will not help. *Not now*:
 the server did nothing, and will soon (it is loading, failing over, busy with a script). *Broken*: the connection ended, and
@@ -119,7 +119,7 @@ def _words(error: BaseException, place: str) -> str:
 
 
 def _code(error: BaseException) -> str | None:
-    """The server's own word for what went wrong; errors of a script carry it somewhere in their text."""
+    """The server's code of an error; errors of a script have it somewhere in their text."""
     if type(error) in _CODES:
         return _CODES[type(error)]
     text = str(error)

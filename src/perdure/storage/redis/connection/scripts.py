@@ -1,4 +1,4 @@
-"""The store's scripts: one `.lua` file per verb, behind what all share. What nearly always happens stands before all that.
+"""Assembles the scripts: one `.lua` file per verb, behind the parts that it shares with others, and fast paths before these.
 
 What has a name of its own but never changes is written into the text where it is used: numbers and texts with a name in
 capitals (`local READY = 3`), the keys (`local jobs = KEYS[1]`) and the server's `call`. A script may have 200 local names,
@@ -55,7 +55,7 @@ _WORDS = re.compile(r"'[^'\n]*'|--[^\n]*|(?<![.\w])[A-Za-z_]+\b(?! =[^=])")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A verb as the server runs it."""
+    """The text of a verb, and its digest."""
 
     name: str
     text: str
@@ -83,7 +83,8 @@ def _assemble(name: str, fast: bool) -> Script:
 
 
 def _write_constants(parts: Iterable[str]) -> str:
-    """Those at the beginning of a line hold for all that follows, those further in for their own part."""
+    """Replace named constants by their values. One at the beginning of a line holds for all parts that follow, an indented
+    one for its own part."""
     shared: dict[str, str] = {}
     written = []
     for text in parts:

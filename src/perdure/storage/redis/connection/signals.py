@@ -1,8 +1,8 @@
 """Wake-ups: to listeners of this loop directly, to other processes by PUBLISH and from them by SUBSCRIBE.
 
-The scripts publish what became ready or ended, after they have written it. The ear is a connection of its own. When it
-breaks it is opened again, for ever, and everybody is woken once it is, because something may have been missed; when it is
-silent for long it is asked whether it still hears.
+The scripts publish what became ready or ended, after they have written it. Signals arrive on a connection of
+their own. A task opens it again whenever it breaks, and then wakes all listeners, because signals may have been lost. If
+nothing arrives for long, it sends PING.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = logging.getLogger("perdure")
 
 
 class Signals:
-    """Who listens in this loop, and the ear for the others."""
+    """The listeners of this loop, and the task that receives signals of other processes."""
 
     def __init__(self, client: RedisClient, origin: bytes) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""Reading jobs: by id, by filter, and counts.
+"""Reads jobs by id and by filter, and counts them.
 
 A listing walks along created_at, in pieces that the server looks through in a moment, and filters the rest here. Where a
 shorter way is known it is taken: dead letters have an index, keys and chains have one, jobs that run are looked
@@ -92,7 +92,7 @@ async def _kept_count(client: RedisClient, filter: Filter) -> int:
 
 
 async def _count_of_a_chain(client: RedisClient, filter: Filter, chain_id: str) -> int:
-    """Its first job may not name it, and is looked at by itself."""
+    """Count the jobs of a chain. Its first job may lack the chain id, so it is read by its own id."""
     (first,) = await get(client, [chain_id])
     others = await _count_under_a_name(client, b"c" + escape(chain_id), filter, id_bytes(chain_id) or b"")
     return others + (first is not None and fits(first, filter))

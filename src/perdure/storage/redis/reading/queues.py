@@ -1,4 +1,4 @@
-"""The small tables beside the jobs: queues, workers, log lines."""
+"""Reads and writes settings of queues, workers and log lines."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _settings_of(name: str, text: bytes) -> QueueSettings:
 
 
 def _worker_of(id: bytes, text: bytes) -> WorkerRow | None:
-    """A worker that was seen; None if what is noted cannot be read: one that lives writes it anew."""
+    """A worker; None if its entry cannot be read. A living worker writes it again."""
     try:
         started_at, running, about = _worker.decode(text[_SEEN.size :])
         (seen_at,) = _SEEN.unpack_from(text)

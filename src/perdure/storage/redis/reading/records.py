@@ -67,13 +67,13 @@ class Records(NamedTuple):
 
 
 def records_of(told: Sequence[bytes]) -> Records:
-    """The jobs in an answer of `tell`: id, row, body and the texts that the row's marks tell of."""
+    """The jobs in an answer: id, row, body and the texts that the row's marks name (`add_records` in lua/indexes.lua)."""
     unread: list[Raw] = []
     return Records(list(_records(iter(told), unread)), unread)
 
 
 def claimed_of(told: Sequence[Any]) -> Records:
-    """The jobs that a claim brought: as above, or as lua/fast_claim.lua tells them, by row."""
+    """The jobs of a claim: as above, or by row, as lua/fast_claim.lua returns them."""
     if not told or isinstance(told[0], bytes):
         return records_of(told)
     unread: list[Raw] = []
@@ -81,7 +81,7 @@ def claimed_of(told: Sequence[Any]) -> Records:
 
 
 def _alike(row: bytes, ids: bytes, bodies: Sequence[bytes | None], unread: list[Raw]) -> Iterator[Record]:
-    """Records with the same row. What their bodies have behind the payload is mostly the same, too, and read once."""
+    """Records with the same row. Most bodies are the same behind the payload, and that part is read once."""
     try:
         pattern = _of_row(row)
     except UNREADABLE:

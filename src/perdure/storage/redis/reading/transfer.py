@@ -1,4 +1,4 @@
-"""Moving house: whole jobs and kept keys, out of this store and into it."""
+"""Exports whole jobs and kept keys, and restores them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that cannot be read: set aside as dead letters, shown in listings, and kept as they were found.
+"""Sets jobs that cannot be read aside as dead letters, marks them in listings, and keeps what was found.
 
 The scripts check each row before they use it (`flaw_in` in lua/constants.lua). They skip a row that they cannot use, and add
 its id to `unread`. Bodies and texts are read here. Whoever meets a job that cannot be read calls `set_aside`: the job is
@@ -81,7 +81,7 @@ def values_of(raw: Raw, flaw: str | None = None) -> dict[str, object]:
 
 
 def _read_row(row: bytes) -> Iterator[tuple[str, object]]:
-    """What a row tells, up to where it breaks off."""
+    """The fields of a row, up to where it breaks off."""
     try:
         yield from _read_parts(row)
     except error:
@@ -223,7 +223,7 @@ def _or_none(number: float) -> object:
 
 # ---- in place of them ------------------------------------------------------------------------------
 def mend_raw(raw: Raw, now: int, flaw: str | None = None) -> Mended:
-    """The record that stands for a job, and what of it could not be read."""
+    """The record that replaces a job, and the fields that could not be read."""
     record, fields = mend(values_of(raw, flaw), now)
     if record.version >= LAST_VERSION:
         record.version = 1
@@ -311,7 +311,7 @@ def _describe(id: bytes, told: Sequence[Any], now: int) -> Aside | None:
 
 
 def _arguments_of(id: bytes, aside: Aside | None) -> list[Argument]:
-    """What the script is told of a job: see lua/set_aside.lua."""
+    """The arguments of lua/set_aside.lua for a job."""
     if aside is None:
         return [id, "", "", "", "", "", "", ""]
     record, kept = aside.mend_raw.record, msgspec.json.encode(aside.kept)
