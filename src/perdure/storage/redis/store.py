@@ -272,8 +272,7 @@ class RedisStorage(Storage):
         return records
 
     async def prune(self, limit: int) -> int:
-        client = self._redis
-        pruned = await client.run("prune", [self._time(), limit], repeat=True)
+        pruned = await self._redis.run("prune", [self._time(), limit], repeat=True)
         await self._audit.check_rows()
         return int(pruned)
 
@@ -333,7 +332,6 @@ class RedisStorage(Storage):
     async def queue_capacities(self) -> dict[str, QueueCapacity]:
         return await queues.capacities(self._redis)
 
-    # -- transfer ------------------------------------------------------------------------------------
     async def export(self, after: tuple[int, str] | None, limit: int) -> list[JobDump]:
         return await transfer.export(self._redis, after, limit)
 
