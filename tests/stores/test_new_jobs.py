@@ -3,7 +3,7 @@
 import pytest
 
 from perdure.core.job import State, tenant_root
-from perdure.core.record import NewJob, defaults_of
+from perdure.core.record import POLICY_DEFAULTS, NewJob, defaults_of
 from perdure.storage.rules.records import due_time, initial_state, is_parked
 from perdure.tasks.options import JobTemplate
 
@@ -23,7 +23,7 @@ NOW = 1_000
     ],
 )
 def test_the_state_of_a_new_job(options, due, state):
-    job = NewJob(id="a", task="t", payload="{}", **options)
+    job = NewJob(id="a", task="t", payload="{}", **POLICY_DEFAULTS, **options)
     assert (due_time(job, NOW), initial_state(job, NOW)) == (due, state)
 
 
@@ -34,7 +34,8 @@ def test_only_a_ready_job_with_limits_is_parked():
 
 def test_a_job_without_options_has_the_defaults_of_a_new_job():
     template = JobTemplate("t", {}).template
-    assert {name: getattr(template, name) for name in defaults_of(NewJob)} == defaults_of(NewJob)
+    defaults = defaults_of(NewJob) | POLICY_DEFAULTS
+    assert {name: getattr(template, name) for name in defaults} == defaults
 
 
 @pytest.mark.parametrize(("tenant", "root"), [(None, ""), ("", ""), ("acme", "acme"), ("acme/eu/1", "acme")])

@@ -37,8 +37,8 @@ class Hold(msgspec.Struct, gc=False, frozen=True):
 
 
 class NewJob(msgspec.Struct, gc=False, frozen=True, kw_only=True):
-    """A job that is to be stored. Durations are microseconds from the moment it is stored. The defaults here are the
-    defaults of every job: the options of tasks and calls have no others."""
+    """A job that is to be stored. Durations are microseconds from the moment it is stored. The defaults here and
+    in `POLICY_DEFAULTS` are those of every job: the options of tasks and calls have no others."""
 
     id: str
     task: str
@@ -51,9 +51,9 @@ class NewJob(msgspec.Struct, gc=False, frozen=True, kw_only=True):
     max_attempts: int | None = 3
     timeout: int | None = 300 * SECOND
     lease: int = 60 * SECOND
-    backoff: str = DEFAULT_BACKOFF.text()
-    retention: str = DEFAULT_RETENTION.text()
-    dead_retention: str = DEFAULT_DEAD_RETENTION.text()
+    backoff: str
+    retention: str
+    dead_retention: str
     key: str | None = None
     tenant: str | None = None
     routing_key: str | None = None
@@ -68,6 +68,14 @@ class NewJob(msgspec.Struct, gc=False, frozen=True, kw_only=True):
     waits: int = 0  # parents not yet ended
     limits: str | None = None  # what it runs under: see `storage.rules.limits`
     min_version: int = ROW_VERSION
+
+
+# no defaults of the struct: a row of an outbox without these fields is none of ours
+POLICY_DEFAULTS: Final = {
+    "backoff": DEFAULT_BACKOFF.text(),
+    "retention": DEFAULT_RETENTION.text(),
+    "dead_retention": DEFAULT_DEAD_RETENTION.text(),
+}
 
 
 def defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from ..core.encoding import codec
 from ..core.ids import id_text, new_id
 from ..core.job import JobId
 from ..core.limit import SEPARATOR, Limit, check_limits, limits_text
-from ..core.record import NewJob, UniformJobs
+from ..core.record import POLICY_DEFAULTS, NewJob, UniformJobs
 from ..core.retention import Retention
 from ..core.validation import KEY_BYTES, META_BYTES, PARENTS, TAGS, check_key, check_name
 from ..errors import InvalidCall
@@ -133,7 +133,8 @@ class JobTemplate:
             id="",
             task=task,
             payload="",
-            **{name: stored_as(options[name]) for name, stored_as in _STORED_AS.items() if name in options},
+            **POLICY_DEFAULTS
+            | {name: stored_as(options[name]) for name, stored_as in _STORED_AS.items() if name in options},
             key=key,
             tenant=tenant,
             unique_key=None if unique_key is None else unique_text(task, tenant, unique_key),

@@ -29,7 +29,16 @@ import msgspec
 from ...core.backoff import Backoff
 from ...core.job import FINAL, WAITING, State
 from ...core.log_limit import is_new
-from ...core.record import HARMLESS_FLAWS, UNREADABLE, Fault, NewJob, Record, defaults_of, unreadable_fields
+from ...core.record import (
+    HARMLESS_FLAWS,
+    POLICY_DEFAULTS,
+    UNREADABLE,
+    Fault,
+    NewJob,
+    Record,
+    defaults_of,
+    unreadable_fields,
+)
 from ...core.retention import Retention
 from ..types import Unreadable
 from .limits import StoredLimit
@@ -68,7 +77,7 @@ _INSTANTS = ("started_at", "finished_at", "expires_at", "prune_at", "leased_unti
 _FLAGS = ("suspect", "parked", "hidden", "holds_key", "followed")
 _NAMES = ("task", "queue", "key", "tenant", "routing_key", "unique_key", "leased_by")
 _IDS = ("id", "chain_id", "next_id")
-_POLICY = ("max_attempts", "timeout", "lease", "backoff", "retention", "dead_retention")
+_BUDGET = ("max_attempts", "timeout", "lease")
 _SCOPES = (None, "waiting", "active", "any", "window")
 _RUN_WHENS = ("succeeded", "finished")
 # of a job that is dead because of this: it holds nothing, and stays until somebody deletes it
@@ -313,7 +322,8 @@ def _neutral(now: int) -> dict[str, Any]:
         "attempt": 0,
         "failures": 0,
         "losses": 0,
-        **{name: defaults_of(NewJob)[name] for name in _POLICY},
+        **POLICY_DEFAULTS,
+        **{name: defaults_of(NewJob)[name] for name in _BUDGET},
         "created_at": now,
         "run_at": now,
     }
