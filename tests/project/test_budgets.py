@@ -22,8 +22,7 @@ GOALS = {
     **{f"lines: {store}, SQL or Lua": 2_500 for store in ("sqlite", "postgres", "redis")},
 }
 CEILINGS = {
-    FILES: 5,
-    FOLDERS: 1,
+    FILES: 3,
     PRIVATE: 133,
     FOREIGN: 6,
     "lines: engine": 25_300,
@@ -31,7 +30,7 @@ CEILINGS = {
     "lines: postgres": 6_700,
     "lines: mongo": 7_700,
     "lines: postgres, SQL or Lua": 2_850,
-    "lines: redis, SQL or Lua": 4_500,
+    "lines: redis, SQL or Lua": 4_350,
 }
 SLACK = 1.02  # how far a ceiling may lie above its figure
 
