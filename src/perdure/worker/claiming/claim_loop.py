@@ -312,7 +312,6 @@ class ClaimLoop:
     async def _recover(self, claim: Claim) -> None:
         asked_at = boottime()
         records = await self._timeout.answer(self._store.recover_claim(claim.worker, claim.stamp))
-        self._reached()
         self._accept(claim, [record for record in records if not self._held.has(record)], asked_at)
 
 
