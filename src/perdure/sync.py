@@ -86,6 +86,14 @@ _running: _LoopThread | None = None
 _waiting_caller: ContextVar[_Caller | None] = ContextVar("perdure.caller", default=None)
 
 
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs in this thread, if any."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 def run(verb: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run an async verb in the loop thread and wait for it."""
     return run_on(None, verb)
@@ -99,7 +107,7 @@ def run_on(loop: asyncio.AbstractEventLoop | None, verb: Callable[[], Coroutine[
 
 def _run_on(loop: asyncio.AbstractEventLoop | None, verb: Callable[[], Coroutine[Any, Any, T]]) -> T:
     loop = loop or _loop_thread().loop
-    if asyncio._get_running_loop() is loop:
+    if _running_loop() is loop:
         raise InvalidCall("a blocking form inside its own event loop would wait for itself; await the verb instead")
     caller = _Caller()
     context = copy_context()
@@ -201,7 +209,7 @@ async def in_loop_thread(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def run_if_running(verb: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run an async verb in the loop thread if there is one; what was never opened there needs no closing."""
-    if _running is not None and asyncio._get_running_loop() is not _running.loop:
+    if _running is not None and _running_loop() is not _running.loop:
         _run_on(None, verb)
 
 
@@ -219,7 +227,7 @@ def is_blocking() -> bool:
 def _warn_in_loop(verb: Callable[..., Any], wanted: asyncio.AbstractEventLoop | None = None) -> None:
     """Warn a caller who blocks the event loop that runs in this thread. `verb` is a lambda of a blocking form, and its
     qualified name tells which."""
-    running = asyncio._get_running_loop()
+    running = _running_loop()
     if running is None or running is (wanted or _loop_thread().loop):  # the latter is refused
         return
     name = verb.__qualname__.split(".")[1]

@@ -23,8 +23,8 @@ GOALS = {
 }
 CEILINGS = {
     FILES: 3,
-    PRIVATE: 133,
-    FOREIGN: 6,
+    PRIVATE: 130,
+    FOREIGN: 2,  # Python 3.11 has no public way to mark a function as async
     "lines: engine": 25_300,
     "lines: sqlite": 6_200,
     "lines: postgres": 6_700,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from asyncio import _get_running_loop
+from asyncio import get_running_loop
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -23,8 +23,10 @@ def verb(function: F) -> F:
 
     @wraps(function)
     def checked(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if _get_running_loop() is None:
-            raise no_loop(self._spelled(), name)
+        try:
+            get_running_loop()
+        except RuntimeError:
+            raise no_loop(self._spelled(), name) from None
         return function(self, *args, **kwargs)
 
     if inspect.iscoroutinefunction(function):
@@ -47,11 +49,13 @@ def needs_loop(function: F) -> F:
 
     @wraps(function)
     def checked(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if _get_running_loop() is None:
+        try:
+            get_running_loop()
+        except RuntimeError:
             raise NoLoop(
                 f"{self._spelled()}.{name}() needs a running event loop; await it inside `async def main()`, "
                 "and run that with asyncio.run(main())"
-            )
+            ) from None
         return function(self, *args, **kwargs)
 
     _mark_as_async(checked)
