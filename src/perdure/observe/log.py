@@ -57,7 +57,7 @@ def worker_stopped(worker: str, ended: int) -> None:
 
 def supervisor_started(name: str, pid: int, processes: int, spares: int) -> None:
     logger.info(
-        "supervisor %s (pid %d) keeps %s at work, %d ready beside", name, pid, plural(processes, "runner"), spares
+        "supervisor %s (pid %d) keeps %s running and %d in reserve", name, pid, plural(processes, "runner"), spares
     )
 
 

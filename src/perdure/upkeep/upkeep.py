@@ -90,7 +90,7 @@ class Upkeep:
         self._ours = ours
         self._found_expired = -REMEMBERED
         self._round = 0
-        resolving = Step("settling", store.resolve_edges)
+        resolving = Step("resolving edges", store.resolve_edges)
         expiring_step = Step("expiring", self._expire)
         self._reaping = Step("reaping", self._reap, longest_pause=5.0)
         self._expiring_step = expiring_step

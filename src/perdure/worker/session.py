@@ -132,7 +132,7 @@ class WorkSession:
             known_tasks=host.app.definitions,
             started_at=now(),
         )
-        self.claiming = Service("pump", self.claim_loop.run, self._contact)
+        self.claiming = Service("claim loop", self.claim_loop.run, self._contact)
         self._watchdog = ClaimWatchdog(
             self.claim_loop, options.poll, self.claiming, store.reconnect, self._hand_back_orphans
         )

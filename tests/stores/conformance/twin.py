@@ -312,10 +312,10 @@ def _resolve_edges(random):
 
 
 def _kv_write(random):
-    return tuple(_shelving(random) for _ in range(random.randint(1, 3))), random.random() < 0.5
+    return tuple(_random_kv_write(random) for _ in range(random.randint(1, 3))), random.random() < 0.5
 
 
-def _shelving(random):
+def _random_kv_write(random):
     write = KvWrite(
         kind=random.choice("xy"),
         name=random.choice("abc"),

@@ -438,7 +438,7 @@ async def test_nobody_waits_for_a_handlers_transaction(url):
         assert row.rank != row.run_at
 
 
-async def test_the_shelf_under_two_writers_of_many_texts(url):
+async def test_kv_entries_under_two_writers(url):
     """In both orders of their names: nobody waits for ever, and each text is written by one."""
     async with opened(url) as one, opened(url) as other:
         names = [f"n{number}" for number in range(30)]

@@ -133,7 +133,7 @@ async def test_a_database_of_the_version_before_is_migrated_and_keeps_its_jobs(u
 # ---- an old worker and a newer schema --------------------------------------------------------------
 SMOKE = tuple(
     """
-    enqueue claim apply renew unique prune lapsed expired find holding note edges limits fairness shelf kv continuing
+    enqueue claim apply renew unique prune lapsed expired find holding note edges limits fairness kv continuing
     """.split()  # noqa: SIM905
 )
 

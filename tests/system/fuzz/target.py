@@ -33,7 +33,7 @@ class Mutation(NamedTuple):
 
     @property
     def field(self) -> str:
-        """The field alone, of a `where` such as "shelf.text of undo"."""
+        """The field alone, of a `where` such as "kv.text of undo"."""
         return self.where.partition(".")[2].partition(" of ")[0]
 
     @property

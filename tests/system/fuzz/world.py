@@ -146,7 +146,7 @@ async def fill(store: Storage, target: Target, number: int) -> Jobs:
             await _enqueue(store, kind)
     await _claim(store, len(jobs.held), "held")
     await _claim(store, len(jobs.held_limited), "held", limited=True)
-    await _shelve(store, jobs)
+    await _write_kv(store, jobs)
     await _end(store, jobs)
     await _hold_keys(store, jobs)
     for kind in parked:
@@ -194,7 +194,7 @@ async def _hold_keys(store: Storage, jobs: Jobs) -> None:
     jobs.note_held(await _claim(store, 1, "full", limited=True))  # it hears of the room, and takes no job of that queue
 
 
-async def _shelve(store: Storage, jobs: Jobs) -> None:
+async def _write_kv(store: Storage, jobs: Jobs) -> None:
     """Results of steps, answers, calls that undo a job, and subscriptions of another app."""
     now = await store.now()
     writes = []

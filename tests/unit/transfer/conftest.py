@@ -55,8 +55,8 @@ class House:
     async def contents(store):
         """All that there is, in a form that can be compared. The source is paused, so that is looked at apart."""
         settings = [msgspec.structs.replace(row.settings, paused=False) for row in await store.queues()]
-        shelf = await store.export_kv(None, 100)
-        return await transfer.export_all(store), await transfer.export_keys(store), settings, shelf
+        kv = await store.export_kv(None, 100)
+        return await transfer.export_all(store), await transfer.export_keys(store), settings, kv
 
     @staticmethod
     async def paused(store):

@@ -153,4 +153,4 @@ class Followers:
             while await self._timeout.answer(self._store.resolve_edges(self._store.chunk)):
                 pass
         except Exception as error:  # upkeep goes on with it
-            log.service_failed("settling edges", error)
+            log.service_failed("resolving edges", error)

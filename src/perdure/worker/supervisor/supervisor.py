@@ -328,7 +328,7 @@ class Supervisor:
                 member.send("hurry")
             self._kill_at = min(self._kill_at, boottime() + STOP_MARGIN)
         else:
-            log.supervisor_reported(self._team.name, "is told to stop")
+            log.supervisor_reported(self._team.name, "received a signal to stop")
             self._stop()
         self._wake.set()
 

@@ -106,7 +106,7 @@ async def test_json_lines(tmp_path, way):
     assert (dead["level"], dead["job"], dead["task"]) == ("error", broken, "breaks")
     assert "ValueError: one\ntwo \x1b[31m" in dead["exception"]
     assert dead["time"].endswith("Z")
-    assert any("keeps 1 runner at work" in line["message"] for line in lines) == (way != "--no-supervisor")
+    assert any("keeps 1 runner running" in line["message"] for line in lines) == (way != "--no-supervisor")
 
 
 async def test_no_line_of_text_can_be_forged_by_an_error(tmp_path):

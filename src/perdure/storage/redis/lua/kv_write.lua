@@ -18,7 +18,7 @@ local function row_at(field)
   if row == nil then
     local text = call('HGET', kv, field)
     row = text and parse_entry(text) or false
-    if text and not row then set_value_aside('shelf', kv, field, text, now) end
+    if text and not row then set_value_aside('kv', kv, field, text, now) end
     found[field], before[field] = row, row
   end
   return row
