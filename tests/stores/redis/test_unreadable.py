@@ -7,7 +7,7 @@ import pytest
 from perdure.core.job import State
 from perdure.core.lifecycle import Succeeded, decide
 from perdure.core.record import unreadable_fields
-from perdure.storage.contract import Filter
+from perdure.storage.contract import Filter, KvWrite
 from perdure.testing import ManualClock
 
 from .helpers import claim, client, jobs, keys, opened
@@ -154,3 +154,17 @@ async def test_a_job_without_its_row(url):
         assert record.state is State.DEAD
         assert record.payload == bad.payload
         assert [record.id for record in await store.claim(claim(9))] == [good.id]
+
+
+@pytest.mark.parametrize("score", [-1.0, 7.0])
+async def test_a_foreign_score_hides_no_entry_of_a_job(url, score):
+    """The server finds members by their bytes only while all have one score: a job would not find the steps it has done."""
+    async with opened(url) as store:
+        (job,) = jobs(1)
+        await store.enqueue([job])
+        names = [f"{job.id} {number}" for number in range(9)]
+        await store.kv_write([KvWrite("step", name, "1", job=job.id) for name in names])
+        with client(url) as raw:
+            raw.zadd(keys(url)["kv_index"], dict.fromkeys((b"", b"j", b"n\xff", b"zz"), score))
+        assert [entry.name for entry in await store.kv_read("step", job=job.id)] == names
+        assert [entry.name for entry in await store.kv_read("step")] == names

@@ -83,7 +83,7 @@ def campaign(fleet: Fleet, scene: Scene, chance: random.Random, kills: int, with
     while fleet.kills < kills and unfinished(scene) and (fleet.kills < least or time.monotonic() < deadline):
         begun = scene.count("began")
         enough = begun + chance.randint(0, 10)
-        moment = time.monotonic() + chance.uniform(0.02, 0.5)
+        moment = time.monotonic() + chance.uniform(0.02, 0.1 if begun and fleet.kills < least else 0.5)
         wait_until(partial(_reached, scene, enough, moment))
         fleet.kill_one(chance)
 

@@ -30,6 +30,7 @@ local function walk(from, to, behind)
   end
 end
 
+if which ~= 'names' then reset_scores(kv_index) end -- or a job would not find the steps that it has done
 if which == 'names' then
   local fields = {}
   for number = 6, #ARGV do fields[number - 5] = kind .. '\0' .. ARGV[number] end
