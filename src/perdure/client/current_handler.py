@@ -1,4 +1,4 @@
-"""Knows which handler runs, for the verbs that it calls.
+"""The handler that runs now, as the verbs it calls see it: does it hold a transaction, does it wait for the store?
 
 A verb that writes to the store is refused inside the handler's own transaction, because it would wait for a lock that the
 handler holds. While a verb waits for the store, the handler is marked: a timeout is not its fault then.

@@ -1,4 +1,4 @@
-"""Whose connection it is: the kinds that callers own, and how a talk is held with each."""
+"""Finds the adapter for a caller's connection: sqlite3, apsw, psycopg, asyncpg, SQLAlchemy or Django."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class ConnectionRunner(Protocol):
-    """How to hold a talk with a caller's connection, where it lives."""
+    """Runs a script of statements on a caller's connection, in the thread or event loop to which it belongs."""
 
     def __call__(
         self, talk: Callable[[CallerConnection | AsyncCallerConnection], StatementScript[T]], explain: Explain, /

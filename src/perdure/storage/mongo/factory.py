@@ -1,4 +1,4 @@
-"""What store URLs need from this store."""
+"""Makes the store and its migration ledger from a checked URL. `storage/urls.py` imports this module by its name."""
 
 from __future__ import annotations
 

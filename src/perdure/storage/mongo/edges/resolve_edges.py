@@ -1,4 +1,5 @@
-"""When the store resolves edges and gives shares: in the transaction that caused it, or after its commit.
+"""Releases followers when their parents end, and gives jobs of fair queues their ranks: inside the transaction that caused
+it, or right after its commit.
 
 The rule is one transaction, so that nobody sees a half-done change. But it writes to parents, to followers and to the
 accounts of fair queues. A transaction that lasts, such as a handler's, would lock them for everybody else, and many parents

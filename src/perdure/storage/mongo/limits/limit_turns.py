@@ -1,4 +1,5 @@
-"""Turns: claims under limits come one after the other, or two of one process at once.
+"""Turns: keeps claims under limits from counting the same free places twice. One claim at a time has the turn; as a fast
+path, two claims of one process may share it.
 
 Only one claim at a time may count what runs under limits, and open and shut gates. Each writes both notes of `TURNS`, so two
 at once conflict, and one is repeated.

@@ -1,4 +1,5 @@
-"""Leases, and the times until which ended jobs are kept: noted once for a whole batch, not on every job.
+"""Finds leases that are over and ended jobs that may be pruned. One document tells the time for all jobs that were claimed,
+renewed or ended together.
 
 An index over the jobs would have to change with every claim, renewal and end, and inside a transaction such a change costs
 several times as much as the rest of the write. Jobs that were claimed together have the same lease, and jobs that ended

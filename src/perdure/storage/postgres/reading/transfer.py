@@ -21,7 +21,7 @@ from perdure.storage.rules.limits import keys_of
 from ..connection.server import Connection, Statement, pipeline
 from ..queries import load
 from ..writing.apply import Apply, Effects
-from ..writing.caller_insert import DEFAULT_POLICIES
+from ..writing.caller_insert import STORED_AS_NULL
 from ..writing.fair_ranks import Shares
 from ..writing.state_rows import OUTCOMES, TABLES, WAITING, outcome_row, waiting_row
 from .records import array, digest, json_text, marked, numbers, shown_of, slot_of, unmarked
@@ -169,7 +169,7 @@ def _held(records: Sequence[Record]) -> dict[str, str]:
 
 def _job_row(record: Record) -> dict[str, Any]:
     row = {name: getattr(record, name) for name in JOBS}
-    row |= {name: None for name, default in DEFAULT_POLICIES.items() if row[name] == default}
+    row |= {name: None for name, default in STORED_AS_NULL.items() if row[name] == default}
     row |= {"key": marked(record.key), "unique_key": marked(record.unique_key)}
     row["run_at"] = None if record.run_at == record.created_at else record.run_at
     return row

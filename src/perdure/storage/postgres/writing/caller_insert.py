@@ -96,7 +96,9 @@ def _fields(number: int, job: NewJob, now: int | None, rank: int | None) -> dict
     return {name: value for name, value in fields.items() if value is not None}
 
 
-DEFAULT_POLICIES = {  # what NULL stands for in a job's row; queries/record.sql says the same
+# What NULL means in a job's row, as in queries/record.sql. It is part of the stored format: it stays as it is when a default
+# of Perdure changes.
+STORED_AS_NULL = {
     "backoff": '["exponential",1000000,2.0,3600000000,0]',
     "retention": '{"age":604800000000}',
     "dead_retention": "{}",
@@ -107,4 +109,4 @@ DEFAULT_POLICIES = {  # what NULL stands for in a job's row; queries/record.sql 
 def unless_default(job: NewJob, name: str) -> str | None:
     """A policy, None if it is the default."""
     text: str = getattr(job, name)
-    return None if text == DEFAULT_POLICIES[name] else text
+    return None if text == STORED_AS_NULL[name] else text

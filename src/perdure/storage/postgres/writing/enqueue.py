@@ -24,7 +24,7 @@ from perdure.storage.rules.records import KeyName, key_name, parents_of, plan, r
 from ..connection.server import Connection, Statement, pipeline
 from ..queries import ONE_INSTANT, load
 from ..reading.records import JOINT, array, marked, numbers_or_none
-from .caller_insert import DEFAULT_POLICIES, full_text, insert_into, unless_default
+from .caller_insert import STORED_AS_NULL, full_text, insert_into, unless_default
 from .fair_ranks import Shares
 from .fast_copy import Instant, try_fast_copy
 
@@ -258,5 +258,5 @@ def _values_of(
         "task": one.task,
         "queue": one.queue,
         "now": now,
-        **{name: unless_default(one, name) for name in DEFAULT_POLICIES},
+        **{name: unless_default(one, name) for name in STORED_AS_NULL},
     }

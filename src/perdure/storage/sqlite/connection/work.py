@@ -1,4 +1,5 @@
-"""The parts of a write transaction: what it gets, what it remembers of the file, and how its caller gets the answer."""
+"""What the writer thread hands to a write transaction: the connection, hints from earlier transactions, and the future that
+gets the answer."""
 
 from __future__ import annotations
 
